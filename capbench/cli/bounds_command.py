@@ -1,0 +1,51 @@
+"""`capbench bounds`: what theory says of a pair, without training."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("bounds")
+@click.option("--task", required=True, metavar="NAME", help="A task (capbench list).")
+@click.option("--arch", required=True, metavar="NAME", help="An architecture (capbench list).")
+@click.option(
+    "--set",
+    "sets",
+    multiple=True,
+    metavar="WHAT.FIELD=VALUE",
+    help="Override a field: task.n_items=32, arch.n_heads=8.",
+)
+@click.option("--preset", default="standard", show_default=True, metavar="NAME", help="smoke, standard or paper sizes.")
+@click.option(
+    "--at", type=click.IntRange(min=1), metavar="LOAD", help="Evaluate at this load the bounds that depend on one."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def bounds_command(
+    strict_plugins: bool, task: str, arch: str, sets: tuple[str, ...], preset: str, at: int | None, as_json: bool
+) -> None:
+    """Evaluate every bound that applies to a task and an architecture."""
+    from capbench.presets import preset_named
+    from capbench.registry import load_registry
+    from capbench.settings import configure, parse_sets
+
+    overrides, _ = parse_sets(sets), preset_named(preset)
+    registry = load_registry(strict=strict_plugins)
+    chosen_task = configure(registry.task(task), preset, overrides["task"]).plugin
+    architecture = configure(registry.architecture(arch), preset, overrides["arch"]).plugin
+    from capbench.report.result_text import bounds_table
+    from capbench.report.text import as_json_text, plain
+    from capbench.request import check_load, check_pair
+    from capbench.theory import compare
+
+    check_pair(chosen_task, architecture)
+    if at is not None:
+        check_load(chosen_task, at)
+    records = compare([p.cls for p in registry.bounds.values()], chosen_task, architecture, at, {})
+    if as_json:
+        click.echo(as_json_text(records))
+        return
+    click.echo(bounds_table([r for r in records if r.value is not None]) or "no bound applies to this pair")
+    for record in records:
+        if record.reason:
+            click.echo(plain(f"{record.id} does not apply: {record.reason}"))

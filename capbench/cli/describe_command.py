@@ -1,0 +1,22 @@
+"""`capbench describe`: one plugin, its fields and what they mean."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("describe")
+@click.argument("name")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def describe_command(strict_plugins: bool, name: str, as_json: bool) -> None:
+    """Explain a task, architecture, bound or solver and its parameters."""
+    from capbench.registry import load_registry
+    from capbench.report.catalogue import description, description_text
+    from capbench.report.text import as_json_text
+
+    found = [description(provided) for provided in load_registry(strict=strict_plugins).any(name)]
+    if as_json:
+        click.echo(as_json_text(found[0] if len(found) == 1 else found))
+    else:
+        click.echo("\n\n".join(description_text(each) for each in found))

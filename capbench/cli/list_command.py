@@ -1,0 +1,18 @@
+"""`capbench list`: what there is, and what fits together."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.pass_obj
+def list_command(strict_plugins: bool, as_json: bool) -> None:
+    """List tasks, architectures, bounds and solvers, and which pairs fit."""
+    from capbench.registry import load_registry
+    from capbench.report.catalogue import catalogue, catalogue_text
+    from capbench.report.text import as_json_text
+
+    found = catalogue(load_registry(strict=strict_plugins))
+    click.echo(as_json_text(found) if as_json else catalogue_text(found))

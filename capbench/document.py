@@ -1,0 +1,155 @@
+"""The result document of a run: every summary in it derived from the trials."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+import shlex
+import torch
+
+from capbench import __version__
+from capbench.bound import D_K, FACTS
+from capbench.engine.devices import device_name
+from capbench.measurement import Measurement
+from capbench.plugin import Plugin
+from capbench.registry import Registry
+from capbench.request import Request, check_pair
+from capbench.results import Capacity, Environment, InstalledPlugin, Result, Timing
+from capbench.summary import Summary, summarise
+from capbench.theory import LARGEST_HELD, compare
+
+
+def document(run: Measurement, wall_seconds: float) -> Result:
+    """The result document, every summary in it derived from the trials."""
+    request = run.request
+    task, architecture = request.task.plugin, request.architecture.plugin
+    summary = summarise(run.trials, run.protocol)
+    capacity = _with_d_qk_total(summary.capacity, run)
+    n_parameters = _parameters_at(run, capacity)
+    bits = summary.metrics.get("bits", 0.0)
+    bounds = compare(
+        [provided.cls for provided in run.registry.bounds.values()],
+        task,
+        architecture,
+        *_measured(run, summary, capacity),
+    )
+    return Result(
+        run_id=_run_id(run),
+        command=command(run.request),
+        task=request.task.ref(),
+        architecture=request.architecture.ref(),
+        solver=request.solver.ref(),
+        protocol=run.protocol,
+        n_parameters=n_parameters,
+        capacity=capacity,
+        bits=bits,
+        bits_per_parameter=bits / n_parameters,
+        metrics=summary.metrics,
+        rates=summary.rates,
+        bounds=tuple(bounds),
+        trials=tuple(sorted(run.trials, key=lambda t: (t.budget or 0, t.load, t.seed, t.learning_rate or 0.0))),
+        environment=environment(run.registry, run.device),
+        timing=Timing(
+            wall_seconds=wall_seconds,
+            train_seconds=run.cost.seconds,
+            compile_seconds=0.0,
+            lane_steps=run.cost.lane_steps,
+            trials_trained=run.n_trained,
+            trials_reused=run.n_reused,
+        ),
+    )
+
+
+def command(request: Request) -> str:
+    """The command line that asks for the same again: every choice that is not a default."""
+    words = ["capbench", "run", "--task", request.task.plugin.name, "--arch", request.architecture.plugin.name]
+    options = {
+        "--preset": request.preset.name if request.preset.name != "standard" else None,
+        "--at": request.at,
+        "--minimize": request.minimize,
+        "--seeds": request.seeds,
+        "--ci-width": request.ci_width if request.ci_width != Request.ci_width else None,
+        "--steps": request.steps,
+        "--solver": request.solver.plugin.name if request.solver.plugin.name != "adam" else None,
+    }
+    words += [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    words += [word for rate in request.learning_rates for word in ("--lr", f"{rate:g}")]
+    for section, configured in (("task", request.task), ("arch", request.architecture), ("solver", request.solver)):
+        words += _changed_fields(section, configured.plugin, request.preset.name)
+    return shlex.join(words)
+
+
+def _changed_fields(section: str, plugin: Plugin, preset: str) -> list[str]:
+    """`--set` words for the fields that are not what the preset makes them."""
+    cls = type(plugin)
+    usual = cls.model_validate(dict(cls.presets.get(preset, {}))).model_dump(mode="json")
+    changed = {name: value for name, value in plugin.model_dump(mode="json").items() if value != usual[name]}
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in changed.items()}
+    return [word for name, text in texts.items() for word in ("--set", f"{section}.{name}={text}")]
+
+
+def _measured(run: Measurement, summary: Summary, capacity: Capacity) -> tuple[int, dict[str, float]]:
+    """The load that bounds are evaluated at, and what was measured there, by quantity."""
+    measured = dict(summary.metrics)
+    if capacity.kind == "largest_load":
+        load = max(1, round(capacity.estimate))
+        measured[FACTS] = capacity.estimate
+        measured[LARGEST_HELD] = float(summary.largest_held or 0)
+    else:
+        assert run.protocol.at is not None
+        load = run.protocol.at
+    if capacity.d_qk_total is not None:
+        measured[D_K] = capacity.d_qk_total
+    return load, measured
+
+
+def _with_d_qk_total(capacity: Capacity, run: Measurement) -> Capacity:
+    """Adds D_K, at the estimate and the ends of the interval where it is what was searched for."""
+    if capacity.kind != "least_budget":
+        return capacity.model_copy(update={"d_qk_total": _d_qk_total(run, None)})
+    ends = {"d_qk_total": capacity.estimate, "d_qk_total_low": capacity.ci_low, "d_qk_total_high": capacity.ci_high}
+    return capacity.model_copy(update={name: end and _d_qk_total(run, end) for name, end in ends.items()})
+
+
+def _d_qk_total(run: Measurement, budget: float | None) -> float | None:
+    """D_K of the architecture, at a budget between two whole numbers by interpolation."""
+    signature = run.request.task.plugin.signature
+    if budget is None:
+        heads = run.request.architecture.plugin.heads(signature)
+        return None if heads is None else float(heads.d_qk_total)
+    low = max(1, int(budget))
+    ends = [run.pair(at).architecture.plugin.heads(signature) for at in (low, low + 1)]
+    if ends[0] is None or ends[1] is None:
+        return None
+    return ends[0].d_qk_total + (budget - low) * (ends[1].d_qk_total - ends[0].d_qk_total)
+
+
+def _parameters_at(run: Measurement, capacity: Capacity) -> int:
+    """Trained parameters; on --minimize, of the smallest whole budget that is enough."""
+    at = math.ceil(capacity.estimate) if capacity.kind == "least_budget" else 1
+    return check_pair(run.request.task.plugin, run.pair(at).architecture.plugin)
+
+
+def _run_id(run: Measurement) -> str:
+    """Content address of a run: the same trials under the same protocol are the same run."""
+    keys = sorted(t.key for t in run.trials)
+    return hashlib.sha256("\0".join([run.protocol.model_dump_json(), *keys]).encode()).hexdigest()[:12]
+
+
+def environment(registry: Registry, device: torch.device) -> Environment:
+    """Versions, device and plugins of this process."""
+    return Environment(
+        capbench=__version__,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        device=str(device),
+        device_name=device_name(device),
+        threads=torch.get_num_threads(),
+        platform=platform.platform(),
+        plugins=tuple(
+            InstalledPlugin(entry_point=p.entry_point, distribution=p.distribution, version=p.version, module=p.module)
+            for p in registry.loaded
+        ),
+    )

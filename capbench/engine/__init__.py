@@ -1,0 +1,1 @@
+"""The engine: many small models trained together, one a lane."""

@@ -1,0 +1,188 @@
+"""A stack: the weights, optimiser state and problems of many models, one a lane along the leading axis."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_map
+
+from capbench.engine.lanes import LaneGroup, Pair, TrialSpec, seeded
+from capbench.signatures import Lookup
+from capbench.task import Problem
+
+Named = dict[str, Tensor]
+
+
+class LoopFallback(UserWarning):
+    """A module cannot be batched by vmap; its lanes run one after the other."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each parameter stands in a lane's flat row of weights."""
+
+    names: tuple[str, ...]
+    shapes: tuple[torch.Size, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """The layout of a module's trained parameters."""
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        return cls(tuple(name for name, _ in trained), tuple(p.shape for _, p in trained))
+
+    def flatten(self, module: nn.Module) -> Tensor:
+        """A module's trained parameters as one row."""
+        params = dict(module.named_parameters())
+        return torch.cat([params[name].detach().reshape(-1) for name in self.names])
+
+    def split(self, weights: Tensor) -> Named:
+        """Views of (lanes, n_parameters) weights, by name, each (lanes, *shape)."""
+        sizes = [math.prod(shape) for shape in self.shapes]
+        parts = torch.split(weights, sizes, dim=1)
+        return {n: part.view(-1, *shape) for n, part, shape in zip(self.names, parts, self.shapes, strict=True)}
+
+
+@dataclass
+class Stack:
+    """All the tensors of a group in training. Every tensor has a leading axis of lanes."""
+
+    module: nn.Module
+    layout: Layout
+    weights: Tensor
+    fixed: Named
+    problem: Problem
+    learning_rate: Tensor
+
+    def kept(self, lanes: Tensor) -> Stack:
+        """The stack with only the given lanes."""
+        return Stack(
+            self.module,
+            self.layout,
+            self.weights[lanes],
+            {name: tensor[lanes] for name, tensor in self.fixed.items()},
+            tree_map(lambda tensor: tensor[lanes], self.problem),
+            self.learning_rate[lanes],
+        )
+
+
+def make_problem(pair: Pair, trial: TrialSpec, slots: int) -> Problem:
+    """A trial's facts, from its data seed alone."""
+    generator = torch.Generator().manual_seed(pair.data_seed(trial))
+    return pair.task.plugin.problem(trial.load, slots, generator)
+
+
+def make_module(pair: Pair, trial: TrialSpec) -> nn.Module:
+    """A trial's freshly initialised model, from its init seed alone."""
+    with seeded(pair.init_seed(trial)):
+        return pair.architecture.plugin.build(pair.task.plugin.signature)
+
+
+def build_stack(group: LaneGroup, device: torch.device) -> tuple[Stack, list[dict[str, float]]]:
+    """Problems and models of a group, each from its own seeds, and what the task says of each problem."""
+    dtype = getattr(torch, group.pair.training.dtype)
+
+    def place(tensor: Tensor) -> Tensor:
+        return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+
+    problems = [make_problem(group.pair, trial, group.slots) for trial in group.trials]
+    modules = [make_module(group.pair, trial) for trial in group.trials]
+    layout = Layout.of(modules[0])
+    held_fixed = [_fixed(module) for module in modules]
+    stack = Stack(
+        module=modules[0],  # a shell: every tensor in it is replaced when it is called
+        layout=layout,
+        weights=place(torch.stack([layout.flatten(module) for module in modules])),
+        fixed={name: place(torch.stack([f[name] for f in held_fixed])) for name in held_fixed[0]},
+        problem=tree_map(lambda *same: place(torch.stack(same)), *problems),
+        learning_rate=place(torch.tensor([[trial.learning_rate or 0.0] for trial in group.trials])),
+    )
+    return stack, [group.pair.task.plugin.examine(problem) for problem in problems]
+
+
+def _fixed(module: nn.Module) -> Named:
+    """Buffers, and parameters that are not trained."""
+    frozen = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
+    return {**frozen, **dict(module.named_buffers())}
+
+
+class Batched:
+    """Loss and metrics of every lane at once: by vmap, or by a loop where a module does not allow it."""
+
+    def __init__(self, pair: Pair, stack: Stack) -> None:
+        self._task = pair.task.plugin
+        self._module = _GridModule(stack.module) if _fills_grid(pair, stack.problem) else stack.module
+        self._map: Callable[..., Callable[..., object]] = vmap
+        try:
+            self.losses(stack)
+        except (RuntimeError, TypeError, ValueError) as error:
+            self._map = _loop
+            self.losses(stack)
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            name = pair.architecture.plugin.name
+            warnings.warn(
+                f"{name} on {self._task.name} trains one model at a time: {reason}", LoopFallback, stacklevel=2
+            )
+
+    def losses(self, stack: Stack, weights: Named | None = None) -> Tensor:
+        """The loss of each lane."""
+        loss: Tensor = self._map(self._loss)(weights or stack.layout.split(stack.weights), stack.fixed, stack.problem)  # type: ignore[assignment]
+        return loss
+
+    @torch.no_grad()
+    def metrics(self, stack: Stack) -> Named:
+        """The metrics of each lane."""
+        metrics: Named = self._map(self._metrics)(stack.layout.split(stack.weights), stack.fixed, stack.problem)  # type: ignore[assignment]
+        return metrics
+
+    def _outputs(self, weights: Named, fixed: Named, problem: Problem) -> Tensor:
+        prefix = "module." if isinstance(self._module, _GridModule) else ""
+        tensors = {prefix + name: tensor for name, tensor in {**weights, **fixed}.items()}
+        outputs: Tensor = functional_call(self._module, tensors, problem.inputs)
+        return outputs
+
+    def _loss(self, weights: Named, fixed: Named, problem: Problem) -> Tensor:
+        return self._task.loss(self._outputs(weights, fixed, problem), problem)
+
+    def _metrics(self, weights: Named, fixed: Named, problem: Problem) -> Named:
+        return self._task.metrics(self._outputs(weights, fixed, problem), problem)
+
+
+def _fills_grid(pair: Pair, problem: Problem) -> bool:
+    """Whether every lane asks for the whole grid of inputs, in the grid's order."""
+    signature, tokens = pair.task.plugin.signature, problem.inputs[0]
+    if not (pair.has_grid and isinstance(signature, Lookup) and tokens.shape[1] == signature.n_combinations):
+        return False
+    return bool((tokens == signature.grid().to(tokens.device)).all())
+
+
+class _GridModule(nn.Module):
+    """A module called through its fast path: the tokens are known, so they are not looked at."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, _: Tensor) -> Tensor:
+        """Logits of the whole grid."""
+        logits: Tensor = self.module.forward_grid()  # type: ignore[operator]
+        return logits
+
+
+def _loop(function: Callable[..., object]) -> Callable[..., object]:
+    """What vmap does, one lane after the other."""
+
+    def looped(weights: Named, fixed: Named, problem: Problem) -> object:
+        n_lanes = len(problem.targets)
+        rows = [
+            function(*(tree_map(lambda tensor, i=i: tensor[i], part) for part in (weights, fixed, problem)))
+            for i in range(n_lanes)
+        ]
+        return tree_map(lambda *same: torch.stack(same), *rows)
+
+    return looped

@@ -1,0 +1,164 @@
+"""Training: a group of lanes from first step to verdicts, finished lanes leaving the stack on the way."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from capbench.engine.lanes import LaneGroup, Pair, TrialSpec
+from capbench.engine.stack import Batched, Stack, build_stack
+from capbench.results import Trial, TrialStatus
+from capbench.solver import GradientSolver
+from capbench.task import Criterion
+
+CHECK_EVERY = 25
+"""Steps between two looks at the metrics: the only moments at which the host waits for the device."""
+COMPACT_BELOW = 0.9
+"""The stack is compacted when less than this share of its lanes is still training."""
+PATIENCE = 0.4
+"""Share of all steps that a lane may go without a better metric before it counts as a plateau."""
+BETTER_BY = 0.002
+"""What counts as a better metric, as a share of the criterion's threshold."""
+NEARLY = 0.02
+"""A lane within this share of the criterion's threshold is never given up as a plateau."""
+
+OnTrial = Callable[[Trial, dict[str, Tensor]], None]
+"""Told of a trial as it ends, with its weights by name."""
+OnProgress = Callable[[int, int], None]
+"""Told the step and the number of lanes still training, at every look."""
+
+
+@dataclass
+class Cost:
+    """What training took."""
+
+    seconds: float = 0.0
+    lane_steps: int = 0
+
+    def add(self, other: Cost) -> None:
+        """Adds another group's cost."""
+        self.seconds += other.seconds
+        self.lane_steps += other.lane_steps
+
+
+@dataclass
+class Lane:
+    """The trial that a lane of the stack carries, and how its metric has moved."""
+
+    trial: TrialSpec
+    data: dict[str, float]
+    alive: bool = True
+    best: float = -math.inf
+    best_step: int = 0
+
+
+def train_group(group: LaneGroup, device: torch.device, on_trial: OnTrial, on_progress: OnProgress) -> Cost:
+    """Trains every trial of a group to its end, reporting each as it ends."""
+    started = time.perf_counter()
+    solver, steps = group.pair.solver.plugin, group.pair.training.steps
+    assert isinstance(solver, GradientSolver)
+    stack, lanes = _open(group, device)
+    batched = Batched(group.pair, stack)
+    state = solver.init(stack.weights)
+    cost, step = Cost(), 0
+    while any(lane.alive for lane in lanes):
+        until = min(step + CHECK_EVERY, steps)
+        cost.lane_steps += (until - step) * sum(lane.alive for lane in lanes)
+        while step < until:
+            gradient = _gradient(batched, stack)
+            solver.update(stack.weights, gradient, state, stack.learning_rate, step, steps)
+            step += 1
+        for trial, weights in _verdicts(group.pair, batched, stack, lanes, step):
+            on_trial(trial, weights)
+        on_progress(step, sum(lane.alive for lane in lanes))
+        stack, state, lanes = _compacted(stack, state, lanes)
+    cost.seconds = time.perf_counter() - started
+    return cost
+
+
+def _open(group: LaneGroup, device: torch.device) -> tuple[Stack, list[Lane]]:
+    """The stack and its lanes. One lane alone would take other kernels than two, so a lone trial gets company."""
+    n_lanes = max(2, len(group.trials))
+    trials = tuple(group.trials[i % len(group.trials)] for i in range(n_lanes))
+    stack, examined = build_stack(LaneGroup(group.pair, group.slots, trials), device)
+    lanes = [
+        Lane(trial, data, alive=i < len(group.trials))
+        for i, (trial, data) in enumerate(zip(trials, examined, strict=True))
+    ]
+    return stack, lanes
+
+
+def _gradient(batched: Batched, stack: Stack) -> Tensor:
+    """The gradient of each lane's loss: lanes are independent, so that of the sum has them all."""
+    leaves = {name: view.detach().requires_grad_() for name, view in stack.layout.split(stack.weights).items()}
+    total = batched.losses(stack, leaves).sum()
+    parts = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
+    return torch.cat([part.reshape(len(part), -1) for part in parts], dim=1)  # (lanes, n_parameters)
+
+
+def _verdicts(
+    pair: Pair, batched: Batched, stack: Stack, lanes: list[Lane], step: int
+) -> Iterator[tuple[Trial, dict[str, Tensor]]]:
+    """The trials that end at this step, with their weights. Updates the lanes."""
+    criterion = pair.training.criterion
+    metrics = {name: values.double().cpu().tolist() for name, values in batched.metrics(stack).items()}
+    finite = torch.isfinite(stack.weights).all(dim=1).cpu().tolist()
+    named = stack.layout.split(stack.weights)
+    for i, lane in enumerate(lanes):
+        value = metrics[criterion.metric][i] if finite[i] else math.nan
+        status = _status(criterion, value, step, pair.training.steps, lane) if lane.alive else None
+        if status is None:
+            continue
+        lane.alive = False
+        scores = {name: values[i] for name, values in metrics.items() if math.isfinite(values[i])}
+        yield finished(pair, lane.trial, status, step, scores, lane.data), {n: w[i].clone() for n, w in named.items()}
+
+
+def finished(
+    pair: Pair, trial: TrialSpec, status: TrialStatus, steps: int, metrics: dict[str, float], data: dict[str, float]
+) -> Trial:
+    """The record of a trial that has ended."""
+    return Trial(
+        key=pair.key(trial),
+        load=trial.load,
+        seed=trial.seed,
+        learning_rate=trial.learning_rate,
+        status=status,
+        steps=steps,
+        metrics=metrics,
+        data=data,
+    )
+
+
+def _status(criterion: Criterion, value: float, step: int, steps: int, lane: Lane) -> TrialStatus | None:
+    """How a lane ends now, or None if it goes on. Updates its best metric."""
+    if not math.isfinite(value):
+        return TrialStatus.DIVERGED
+    sign = 1 if criterion.at_least else -1
+    score, goal = sign * value, sign * criterion.threshold
+    if score >= goal:
+        return TrialStatus.HELD
+    if score > lane.best + BETTER_BY * abs(goal):
+        lane.best, lane.best_step = score, step
+    if step >= steps:
+        return TrialStatus.NOT_HELD
+    is_near = score >= goal - NEARLY * abs(goal)
+    return TrialStatus.PLATEAU if not is_near and step - lane.best_step >= PATIENCE * steps else None
+
+
+def _compacted(
+    stack: Stack, state: dict[str, Tensor], lanes: list[Lane]
+) -> tuple[Stack, dict[str, Tensor], list[Lane]]:
+    """Drops finished lanes once enough have gathered, keeping two at least."""
+    alive = [i for i, lane in enumerate(lanes) if lane.alive]
+    if not alive or len(lanes) <= 2 or len(alive) > COMPACT_BELOW * len(lanes):
+        return stack, state, lanes
+    company = [i for i, lane in enumerate(lanes) if not lane.alive]
+    keep = sorted([*alive, *company[: max(0, 2 - len(alive))]])
+    index = torch.tensor(keep, device=stack.weights.device)
+    return stack.kept(index), {name: tensor[index] for name, tensor in state.items()}, [lanes[i] for i in keep]

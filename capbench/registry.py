@@ -1,0 +1,215 @@
+"""Discovery: which tasks, architectures, bounds and solvers are installed, and who provides them."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+import pluggy
+
+from capbench import hookspecs
+from capbench.architecture import Architecture
+from capbench.bound import Bound
+from capbench.errors import PluginFailed, UnknownName
+from capbench.plugin import Plugin
+from capbench.provenance import Provenance
+from capbench.solver import Solver
+from capbench.task import Task
+
+GROUP = "capbench"
+OWN_DISTRIBUTION = "capbench"
+HOOKS: Mapping[str, type[Plugin]] = {
+    "capbench_tasks": Task,
+    "capbench_architectures": Architecture,
+    "capbench_bounds": Bound,
+    "capbench_solvers": Solver,
+}
+REQUIRED: Mapping[type[Plugin], tuple[str, ...]] = {
+    Bound: ("kind", "statement", "formula", "citation", "pedigree"),
+}
+NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
+
+P = TypeVar("P", bound=Plugin)
+
+
+class PluginWarning(UserWarning):
+    """A plugin could not be loaded; the rest goes on without it."""
+
+
+@dataclass(frozen=True)
+class Provided(Generic[P]):
+    """A plugin class and where it comes from."""
+
+    cls: type[P]
+    provenance: Provenance
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A plugin that could not be loaded, and why."""
+
+    provenance: Provenance
+    reason: str
+    details: str = ""
+
+    def __str__(self) -> str:
+        return f"plugin {self.provenance.entry_point!r} of {self.provenance} was left out: {self.reason}"
+
+
+@dataclass
+class Registry:
+    """All that could be loaded, by name, and what could not."""
+
+    tasks: dict[str, Provided[Task]] = field(default_factory=dict)
+    architectures: dict[str, Provided[Architecture]] = field(default_factory=dict)
+    bounds: dict[str, Provided[Bound]] = field(default_factory=dict)
+    solvers: dict[str, Provided[Solver]] = field(default_factory=dict)
+    loaded: list[Provenance] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    def task(self, name: str) -> Provided[Task]:
+        """The task of that name."""
+        return _named("task", name, self.tasks)
+
+    def architecture(self, name: str) -> Provided[Architecture]:
+        """The architecture of that name."""
+        return _named("architecture", name, self.architectures)
+
+    def solver(self, name: str) -> Provided[Solver]:
+        """The solver of that name."""
+        return _named("solver", name, self.solvers)
+
+    def any(self, name: str) -> list[Provided[Any]]:
+        """Whatever answers to a name, of any kind."""
+        found = [shelf[name] for shelf in self._shelves().values() if name in shelf]
+        if not found:
+            known = [known for shelf in self._shelves().values() for known in shelf]
+            raise UnknownName.among("plugin", name, known, "capbench list")
+        return found
+
+    def add(self, hook: str, cls: type[Plugin], provenance: Provenance) -> None:
+        """Puts a class on its shelf."""
+        self._shelves()[hook][cls.name] = Provided(cls, provenance)
+
+    def refuse_taken(self, hook: str, cls: type[Plugin], provenance: Provenance) -> None:
+        """Raises where another plugin has the name already."""
+        taken = self._shelves()[hook].get(cls.name)
+        if taken is not None:
+            raise ValueError(
+                f"{HOOKS[hook].__name__.lower()} {cls.name!r} is provided by {taken.provenance.distribution} already; "
+                f"{provenance.distribution} must choose another name"
+            )
+
+    def _shelves(self) -> dict[str, dict[str, Provided[Any]]]:
+        return {
+            "capbench_tasks": self.tasks,
+            "capbench_architectures": self.architectures,
+            "capbench_bounds": self.bounds,
+            "capbench_solvers": self.solvers,
+        }
+
+
+def load_registry(*, strict: bool = False) -> Registry:
+    """Loads every installed plugin. One that fails costs a warning, or the run where `strict`."""
+    registry = Registry()
+    for point in _wanted(_sorted(entry_points(group=GROUP))):
+        failure = _load(point, registry)
+        if failure is None:
+            continue
+        if strict:
+            raise PluginFailed(str(failure))
+        registry.failures.append(failure)
+        warnings.warn(str(failure), PluginWarning, stacklevel=2)
+    return registry
+
+
+def _sorted(points: Iterable[EntryPoint]) -> list[EntryPoint]:
+    """capbench's own first, so that nobody can take a built-in's name; then by distribution."""
+    return sorted(
+        points, key=lambda p: (_provenance(p).distribution != OWN_DISTRIBUTION, _provenance(p).distribution, p.name)
+    )
+
+
+def _wanted(points: list[EntryPoint]) -> list[EntryPoint]:
+    """The subset that CAPBENCH_PLUGINS names, by entry point or by distribution; all where it is not set."""
+    wanted = os.environ.get("CAPBENCH_PLUGINS")
+    if wanted is None:
+        return points
+    names = [name.strip() for name in wanted.split(",") if name.strip()]
+    known = {p.name for p in points} | {_provenance(p).distribution for p in points}
+    for name in names:
+        if name not in known:
+            raise UnknownName.among("plugin", name, known, "CAPBENCH_PLUGINS names entry points or distributions")
+    return [p for p in points if p.name in names or _provenance(p).distribution in names]
+
+
+def _provenance(point: EntryPoint) -> Provenance:
+    distribution = point.dist
+    name, version = (distribution.name, distribution.version) if distribution else ("unknown", "?")
+    return Provenance(point.name, name, version, point.value)
+
+
+def _load(point: EntryPoint, registry: Registry) -> Failure | None:
+    """Imports one plugin and takes its classes, all or none; says what went wrong."""
+    provenance = _provenance(point)
+    try:
+        # What a plugin prints while loading must not end up in somebody's JSON.
+        with contextlib.redirect_stdout(sys.stderr):
+            offers = collect(point.load())
+        for hook, cls in offers:
+            registry.refuse_taken(hook, cls, provenance)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the plugin border
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return Failure(provenance, reason, traceback.format_exc())
+    for hook, cls in offers:
+        registry.add(hook, cls, provenance)
+    registry.loaded.append(provenance)
+    return None
+
+
+def collect(plugin: object) -> list[tuple[str, type[Plugin]]]:
+    """The (hook, class) pairs that one plugin object offers, checked."""
+    manager = pluggy.PluginManager("capbench")
+    manager.add_hookspecs(hookspecs)
+    manager.register(plugin)
+    manager.check_pending()
+    offers: list[tuple[str, type[Plugin]]] = []
+    for caller in manager.get_hookcallers(plugin) or []:
+        for batch in caller():
+            offers.extend((caller.name, _checked(caller.name, cls)) for cls in batch)
+    if not offers:
+        raise ValueError(f"it implements none of the hooks {', '.join(HOOKS)}")
+    twice = [f"{hook}: {name}" for (hook, name), n in Counter((h, c.name) for h, c in offers).items() if n > 1]
+    if twice:
+        raise ValueError(f"it offers the same name twice ({', '.join(twice)})")
+    return offers
+
+
+def _checked(hook: str, cls: object) -> type[Plugin]:
+    """A class of the kind its hook promises, with a usable name and nothing left abstract."""
+    kind = HOOKS[hook]
+    if not (isinstance(cls, type) and issubclass(cls, kind)):
+        raise TypeError(f"{hook} must return subclasses of capbench.{kind.__name__}, got {cls!r}")
+    missing = [a for a in ("name", *REQUIRED.get(kind, ())) if not hasattr(cls, a)]
+    if missing or inspect.isabstract(cls):
+        lacking = ", ".join([*missing, *sorted(getattr(cls, "__abstractmethods__", ()))])
+        raise TypeError(f"{cls.__name__} does not define {lacking}")
+    if not NAME.fullmatch(cls.name):
+        raise ValueError(f"the name {cls.name!r} must be lower-case letters, digits, '_', '-' or '.', 64 at most")
+    return cls
+
+
+def _named(kind: str, name: str, shelf: Mapping[str, Provided[P]]) -> Provided[P]:
+    if name not in shelf:
+        raise UnknownName.among(kind, name, shelf, "capbench list")
+    return shelf[name]

@@ -1,0 +1,88 @@
+"""Is everything here that a run needs? Versions, devices, plugins and the store."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+
+import torch
+
+from capbench import __version__
+from capbench.errors import StoreUnavailable
+from capbench.registry import Registry
+from capbench.report.text import plain, table
+from capbench.results import Record
+from capbench.store import Store, home
+
+LIBRARIES = ("torch", "numpy", "scipy", "pydantic", "pluggy", "click", "altair", "rich")
+
+
+class Health(Record):
+    """What was found, and whether a run would work."""
+
+    capbench: str
+    python: str
+    platform: str
+    libraries: dict[str, str]
+    devices: tuple[str, ...]
+    cores: int
+    threads: int
+    store: str
+    store_status: str
+    n_trials: int
+    n_runs: int
+    failed_plugins: tuple[str, ...]
+    healthy: bool
+
+
+def health(registry: Registry) -> Health:
+    """Looks at everything once. Opens the store, which makes it where there is none."""
+    status, n_trials, n_runs = _store()
+    return Health(
+        capbench=__version__,
+        python=platform.python_version(),
+        platform=platform.platform(),
+        libraries={name: version(name) for name in LIBRARIES},
+        devices=_devices(),
+        cores=os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        store=str(home()),
+        store_status=status,
+        n_trials=n_trials,
+        n_runs=n_runs,
+        failed_plugins=tuple(str(failure) for failure in registry.failures),
+        healthy=status == "ok" and not registry.failures,
+    )
+
+
+def health_text(found: Health) -> str:
+    """The same for a person."""
+    rows = [
+        ("capbench", found.capbench),
+        ("python", f"{found.python}, {found.platform}"),
+        ("libraries", ", ".join(f"{name} {release}" for name, release in found.libraries.items())),
+        ("devices", ", ".join(found.devices)),
+        ("cores", f"{found.cores}, torch uses {found.threads} threads"),
+        ("store", f"{found.store}: {found.store_status}, {found.n_trials} trials, {found.n_runs} runs"),
+        *(("plugin", failure) for failure in found.failed_plugins),
+    ]
+    verdict = "all is well" if found.healthy else "something needs attention"
+    return table(rows, ("", "")) + f"\n\n{plain(verdict)}"
+
+
+def _store() -> tuple[str, int, int]:
+    try:
+        store = Store(home())
+        try:
+            return store.integrity(), *store.counts()
+        finally:
+            store.close()
+    except StoreUnavailable as error:
+        return str(error), 0, 0
+
+
+def _devices() -> tuple[str, ...]:
+    cuda = [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
+    mps = ["mps"] if torch.backends.mps.is_available() else []
+    return ("cpu", *cuda, *mps)

@@ -1,0 +1,171 @@
+"""One result as a person reads it in a terminal."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import fmean
+
+from capbench.report.text import number, plain, table
+from capbench.results import BoundRecord, Result, Trial, TrialStatus
+
+
+def result_text(result: Result, fact: str) -> str:
+    """The answer first, then theory, the trials it rests on, and what to try next."""
+    parts = [
+        _heading(result),
+        _answer(result, fact),
+        _bounds(result),
+        _by_point(result, fact),
+        _failures(result),
+        _cost(result),
+        "next:\n" + "\n".join(f"  {step}" for step in next_steps(result)),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _heading(result: Result) -> str:
+    fields = {**result.task.params, **result.architecture.params}
+    shown = ", ".join(f"{name}={value}" for name, value in fields.items() if isinstance(value, int | float | str))
+    return plain(f"{result.task.name} × {result.architecture.name}   {shown}")
+
+
+def _answer(result: Result, fact: str) -> str:
+    capacity, rates = result.capacity, result.rates
+    rows = [
+        (_capacity_label(result), f"{_capacity_words(result, fact)}"),
+        ("interval", f"{_interval(result)}, over {result.protocol.varies}"),
+        ("criterion", f"{result.protocol.criterion}, met by half of the trials"),
+        ("parameters", number(result.n_parameters)),
+        ("bits", f"{number(result.bits)}, {result.bits_per_parameter:.3g} a parameter"),
+    ]
+    if capacity.kind == "success_rate":
+        rows[2] = ("criterion", str(result.protocol.criterion))
+    if capacity.kind == "least_budget" and capacity.d_qk_total is not None:
+        ends = f"{number(capacity.d_qk_total_low)} to {number(capacity.d_qk_total_high)}"
+        rows.insert(2, ("D_K*", f"{number(capacity.d_qk_total)} ({ends})"))
+    if rates is not None:
+        rows.append(("learning rate", f"{rates.best:g} held most; {_window(result)}"))
+    width = max(len(label) for label, _ in rows)
+    return "\n".join(f"{label:<{width}}  {plain(words)}" for label, words in rows)
+
+
+def _capacity_label(result: Result) -> str:
+    return {"largest_load": "capacity", "least_budget": "least budget", "success_rate": "success rate"}[
+        result.capacity.kind
+    ]
+
+
+def _capacity_words(result: Result, fact: str) -> str:
+    capacity, protocol = result.capacity, result.protocol
+    if capacity.kind == "success_rate":
+        return f"{capacity.estimate:.0%} of the trials hold {protocol.at} {fact}s"
+    sign = {"estimated": "", "at_least": "at least ", "below": "at most "}[capacity.status]
+    if capacity.kind == "least_budget":
+        return f"{capacity.parameter} {sign}{number(capacity.estimate)} to hold {protocol.at} {fact}s"
+    return f"{sign}{number(capacity.estimate)} {fact}s"
+
+
+def _interval(result: Result) -> str:
+    capacity = result.capacity
+    low, high = (number(end) if end is not None else "open" for end in (capacity.ci_low, capacity.ci_high))
+    words = f"{capacity.confidence:.0%}: {low} to {high}"
+    if capacity.ci_low and capacity.ci_high and capacity.kind != "success_rate":
+        half = (capacity.ci_high / capacity.ci_low) ** 0.5 - 1
+        words += f" (±{half:.0%})"
+    return words
+
+
+def _window(result: Result) -> str:
+    assert result.rates is not None
+    working = ", ".join(f"{rate:g}" for rate in result.rates.working) or "none"
+    tried = ", ".join(f"{rate:g}" for rate in result.rates.tried)
+    return f"working: {working} (of {tried})"
+
+
+def _bounds(result: Result) -> str:
+    return bounds_table([bound for bound in result.bounds if bound.value is not None])
+
+
+def bounds_table(bounds: list[BoundRecord]) -> str:
+    """Bounds with what was measured next to them; the kinds in columns of their own."""
+    if not bounds:
+        return ""
+    rows = [
+        (
+            b.id,
+            b.quantity,
+            number(b.value) if b.kind == "lower" else "",
+            number(b.value) if b.kind == "upper" else "",
+            number(b.value) if b.kind == "law" else "",
+            number(b.measured),
+            f"constant {number(b.constant)}" if b.kind == "law" else number(b.ratio),
+            f"[{b.pedigree}]",
+            b.note,
+        )
+        for b in bounds
+    ]
+    headers = ("bound", "of", "guaranteed", "impossible beyond", "law", "measured", "ratio", "pedigree", "note")
+    used = [i for i, _ in enumerate(headers) if i < 2 or any(row[i] not in ("", "–") for row in rows)]
+    return table([[row[i] for i in used] for row in rows], [headers[i] for i in used])
+
+
+def _by_point(result: Result, fact: str) -> str:
+    """How the trials at the leading rate went, point by point."""
+    rate = result.rates.best if result.rates else None
+    points: dict[int, list[Trial]] = defaultdict(list)
+    for trial in result.trials:
+        if trial.learning_rate == rate:
+            points[trial.load if trial.budget is None else trial.budget].append(trial)
+    metric = result.protocol.criterion.metric
+    rows = []
+    for at, trials in sorted(points.items()):
+        held = sum(t.status is TrialStatus.HELD for t in trials)
+        values = [t.metrics[metric] for t in trials if metric in t.metrics]
+        rows.append((number(at), f"{held}/{len(trials)}", f"{fmean(values):.3f}" if values else "–", _endings(trials)))
+    return table(rows, (result.protocol.parameter or f"{fact}s", "held", f"mean {metric}", "the others"))
+
+
+def _endings(trials: list[Trial]) -> str:
+    """How the trials ended that did not hold."""
+    others = [t.status.value.replace("_", " ") for t in trials if t.status is not TrialStatus.HELD]
+    return ", ".join(f"{others.count(name)} {name}" for name in sorted(set(others)))
+
+
+def _failures(result: Result) -> str:
+    failed = [t for t in result.trials if t.status is TrialStatus.FAILED]
+    if not failed:
+        return ""
+    last_lines = [(t.error or "no message").strip().splitlines()[-1] for t in failed]
+    reasons = "; ".join(f"{last_lines.count(line)} × {line}" for line in sorted(set(last_lines))[:3])
+    return plain(f"{len(failed)} of {len(result.trials)} trials failed to run and are left out: {reasons}")
+
+
+def _cost(result: Result) -> str:
+    timing = result.timing
+    if timing.trials_trained == 0:
+        trained = f"nothing trained: all {timing.trials_reused} trials were in the store"
+    else:
+        trained = f"{timing.trials_trained} trials trained, {timing.trials_reused} from the store"
+    return f"{trained}; {timing.lane_steps:,} lane-steps, {timing.wall_seconds:.1f} s; run {result.run_id}"
+
+
+def next_steps(result: Result) -> list[str]:
+    """Commands that a reader of this result may want next."""
+    base, params, steps = result.command, result.architecture.params, []
+    heads, width = params.get("n_heads"), params.get("d_qk")
+    if result.capacity.kind == "largest_load" and isinstance(heads, int) and isinstance(width, int):
+        if width % 2 == 0:
+            halves = f"--set arch.n_heads={heads * 2} --set arch.d_qk={width // 2}"
+            steps.append(f"{base} {halves}   # the same D_K in twice as many heads")
+        steps.append(
+            f"{base} --minimize d_qk --at {max(1, round(result.capacity.estimate))}   # the least D_K that holds them"
+        )
+    rates = result.rates
+    if rates and len(rates.tried) > 1 and rates.best in (max(rates.tried), min(rates.tried)):
+        further = rates.best * (2 if rates.best == max(rates.tried) else 0.5)
+        steps.append(f"{base} --lr {rates.best:g} --lr {further:g}   # the best rate is at the end of those tried")
+    steps.append(f"{base} --plot curve.html   # the success curve with its interval")
+    named = next((b.id for b in result.bounds if b.value is not None), None)
+    if named:
+        steps.append(f"capbench describe {named}   # what the bound says and where it comes from")
+    return steps

@@ -1,0 +1,42 @@
+"""Plain text for terminals: tables, numbers with sensible digits, and nothing that a terminal would obey."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+from pydantic import BaseModel
+from tabulate import tabulate
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def plain(text: str) -> str:
+    """Text with control and direction characters made visible instead of obeyed."""
+    return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def number(value: float | None) -> str:
+    """Whole numbers as they are, others with three or four digits that matter; a dash for nothing."""
+    if value is None:
+        return "–"
+    if float(value).is_integer() or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
+    """Rows under headers, as tabulate draws them."""
+    cells = [[plain(str(cell)) for cell in row] for row in rows]
+    return tabulate(cells, headers=list(headers), tablefmt="simple", disable_numparse=True)
+
+
+def as_json_text(found: BaseModel | Sequence[BaseModel]) -> str:
+    """A record, or a list of them, as indented JSON."""
+    value = (
+        found.model_dump(mode="json")
+        if isinstance(found, BaseModel)
+        else [each.model_dump(mode="json") for each in found]
+    )
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,98 @@
+"""Requests: what the user asks for, checked before anything is trained or written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from capbench.architecture import Architecture
+from capbench.engine.devices import resolve_device
+from capbench.engine.lanes import seeded
+from capbench.engine.stack import Layout
+from capbench.errors import BadSetting, LoadOutOfRange, UnknownName
+from capbench.presets import Preset
+from capbench.results import CriterionRecord, Protocol
+from capbench.settings import Configured
+from capbench.solver import Solver
+from capbench.task import Task
+
+WIDEST_BUDGET = 64
+"""--minimize looks no further than this multiple of the parameter's present value."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A pair, a solver and how to measure them."""
+
+    task: Configured[Task]
+    architecture: Configured[Architecture]
+    solver: Configured[Solver]
+    preset: Preset
+    at: int | None = None
+    minimize: str | None = None
+    seeds: int | None = None
+    learning_rates: tuple[float, ...] = ()
+    steps: int | None = None
+    ci_width: float = 0.05
+    device: str = "auto"
+
+    def check(self) -> Protocol:
+        """The protocol it comes to; raises what the user should know before anything is done."""
+        resolve_device(self.device)
+        check_pair(self.task.plugin, self.architecture.plugin)
+        return make_protocol(self)
+
+
+def check_pair(task: Task, architecture: Architecture) -> int:
+    """Builds the module once, so that a pair that does not fit says why; counts its parameters."""
+    with seeded(0):
+        module = architecture.build(task.signature)
+    return sum(shape.numel() for shape in Layout.of(module).shapes)
+
+
+def check_load(task: Task, load: int) -> None:
+    """Refuses a load that the task does not have."""
+    if not 1 <= load <= task.max_load:
+        raise LoadOutOfRange(f"{task.name} has 1 to {task.max_load} {task.fact}s at these sizes, got --at {load}")
+
+
+def make_protocol(request: Request) -> Protocol:
+    """Defaults filled in, limits checked."""
+    task, preset, criterion = request.task.plugin, request.preset, request.task.plugin.criterion
+    mode, limits, at = _mode(request)
+    return Protocol(
+        preset=preset.name,
+        criterion=CriterionRecord(metric=criterion.metric, threshold=criterion.threshold, at_least=criterion.at_least),
+        seeds=request.seeds or preset.seeds,
+        learning_rates=request.learning_rates or task.recipe.learning_rates,
+        steps=request.steps or max(1, round(task.recipe.steps * preset.step_share)),
+        dtype=request.solver.plugin.dtype,
+        ci_width=request.ci_width,
+        mode=mode,
+        at=at,
+        parameter=request.minimize,
+        limits=limits,
+    )
+
+
+def _mode(request: Request) -> tuple[Literal["capacity", "at", "minimize"], tuple[int, int], int | None]:
+    """What is searched for, over which values, and at which load."""
+    task = request.task.plugin
+    if request.at is not None:
+        check_load(task, request.at)
+    if request.minimize is not None:
+        return "minimize", _budget_limits(request, request.minimize), request.at or task.typical_load
+    return ("capacity" if request.at is None else "at"), (1, task.max_load), request.at
+
+
+def _budget_limits(request: Request, name: str) -> tuple[int, int]:
+    """The values of the minimised parameter that make sense: from 1 to many times what it is now."""
+    plugin = request.architecture.plugin
+    fields = type(plugin).model_fields
+    if name not in fields:
+        raise UnknownName.among(f"field of {plugin.name}", name, fields, f"capbench describe {plugin.name}")
+    value = getattr(plugin, name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadSetting(f"--minimize takes a field that is a whole number; {plugin.name}.{name} is {value!r}")
+    most = next((m.le for m in fields[name].metadata if hasattr(m, "le")), value * WIDEST_BUDGET)
+    return 1, min(int(most), max(1, value) * WIDEST_BUDGET)

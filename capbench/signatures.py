@@ -1,0 +1,62 @@
+"""Signatures: what an architecture may know of a task before it sees data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """(slots, length) int64 tokens -> (slots, n_classes) logits."""
+
+    n_tokens: int
+    length: int
+    n_classes: int
+    ranges: tuple[tuple[int, int], ...] | None = None
+    """The half-open range of tokens that may stand at each position; None: any token anywhere."""
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """The range of tokens at each position."""
+        return self.ranges or ((0, self.n_tokens),) * self.length
+
+    @property
+    def n_combinations(self) -> int:
+        """How many different inputs there are."""
+        return math.prod(stop - start for start, stop in self.spans)
+
+    def grid(self) -> Tensor:
+        """Every input, (n_combinations, length), the last position changing fastest."""
+        import torch
+
+        return torch.cartesian_prod(*(torch.arange(*span) for span in self.spans)).view(-1, self.length)
+
+
+@dataclass(frozen=True)
+class Recall:
+    """(slots or 1, n_context, d_input) contexts and (slots, d_input) queries -> (slots, n_classes) logits.
+
+    A context that all examples share comes once, with a leading size of 1, to be broadcast.
+    n_classes = 1 is regression: the single output is the predicted value.
+    """
+
+    n_context: int
+    d_input: int
+    n_classes: int
+    shared_context: bool = False
+
+
+@dataclass(frozen=True)
+class Relation:
+    """(n_items, d_item) vectors -> (n_items, n_items) scores; an edge from i to j iff scores[i, j] > 0."""
+
+    n_items: int
+    d_item: int
+
+
+Signature = Lookup | Recall | Relation

@@ -1,0 +1,55 @@
+"""Solvers: how a model's weights are found, by gradients or by construction."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from capbench.plugin import Plugin
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor, nn
+
+    from capbench.architecture import Architecture
+    from capbench.task import Problem, Task
+
+
+class Solver(Plugin):
+    """Base of both kinds of solver."""
+
+    dtype: ClassVar[str] = "float32"
+    """The precision it works in unless the user says otherwise."""
+
+
+class GradientSolver(Solver):
+    """An optimiser over a stack of models: every tensor has a leading axis of lanes, one a model.
+
+    The weights of a lane are one flat row, so that an update is a handful of operations whatever
+    the module looks like. A lane must never see another lane's values.
+    """
+
+    @abstractmethod
+    def init(self, weights: Tensor) -> dict[str, Tensor]:
+        """The optimiser's state for (lanes, n_parameters) weights, each tensor with a leading axis of lanes."""
+
+    @abstractmethod
+    def update(
+        self, weights: Tensor, gradient: Tensor, state: dict[str, Tensor], learning_rate: Tensor, step: int, steps: int
+    ) -> None:
+        """Changes `weights` and `state` in place: step `step` of `steps`, with a (lanes, 1) base learning rate."""
+
+
+class ConstructiveSolver(Solver):
+    """Writes weights down from a theorem instead of training."""
+
+    @abstractmethod
+    def find_weights(
+        self,
+        task: Task,
+        architecture: Architecture,
+        module: nn.Module,
+        problem: Problem,
+        load: int,
+        generator: Generator,
+    ) -> dict[str, Tensor]:
+        """Weights for `module` by parameter name; raises CannotConstruct for a pair or size it does not know."""

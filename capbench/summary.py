@@ -1,0 +1,118 @@
+"""From raw trials to a summary: one pure function of what the result document holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from capbench.capacity import Axis, Outcome, fit_threshold, wilson
+from capbench.results import Capacity, Protocol, RateWindow, Trial, TrialStatus
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What the trials of a run say."""
+
+    capacity: Capacity
+    rates: RateWindow | None
+    metrics: dict[str, float]
+    largest_held: int | None
+    """The largest load that any trial held: what an upper bound is checked against."""
+
+
+def summarise(trials: Sequence[Trial], protocol: Protocol) -> Summary:
+    """Capacity with its interval, the learning rates that work, and the metrics at the capacity."""
+    rate = leading_rate(trials, protocol)
+    at_rate = [t for t in trials if t.learning_rate == rate]
+    capacity = _capacity(at_rate, protocol)
+    nearest = min((_at(t) for t in at_rate), key=lambda at: abs(at - _where(capacity, protocol)))
+    close = [t for t in at_rate if _at(t) == nearest]
+    names = sorted({name for t in close for name in t.metrics})
+    metrics = {n: fmean(t.metrics[n] for t in close if n in t.metrics) for n in names}
+    held = [t.load for t in trials if t.status is TrialStatus.HELD]
+    return Summary(capacity, _rates(trials, rate, protocol), metrics, max(held, default=None))
+
+
+def leading_rate(trials: Sequence[Trial], protocol: Protocol) -> float | None:
+    """The learning rate that holds most; among equals, the one with the best metric, then the smallest.
+
+    Rates are compared on the trials that all the rates still in the race have been given.
+    """
+    rates = [r for r in protocol.learning_rates if any(t.learning_rate == r for t in trials)]
+    if not rates:
+        return None
+    counts = {r: sum(t.learning_rate == r for t in trials) for r in rates}
+    in_race = [r for r in rates if counts[r] == max(counts.values())]
+    return max(in_race, key=lambda r: (*_merit(trials, r, protocol), -r))
+
+
+def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
+    """Trials as the search sees them."""
+    return [
+        Outcome(_at(t), t.seed, None if t.status is TrialStatus.FAILED else t.status is TrialStatus.HELD)
+        for t in trials
+    ]
+
+
+def axis_of(protocol: Protocol) -> Axis:
+    """The axis that a run searches along."""
+    low, high = protocol.limits
+    return Axis(low, high, rising=protocol.mode == "minimize", confidence=protocol.confidence)
+
+
+def _capacity(trials: Sequence[Trial], protocol: Protocol) -> Capacity:
+    seen = [o for o in outcomes(trials) if o.held is not None]
+    if protocol.mode == "at":
+        held = sum(o.held is True for o in seen)
+        low, high = wilson(held, len(seen), protocol.confidence)
+        share = held / len(seen) if seen else 0.0
+        return Capacity(
+            kind="success_rate",
+            estimate=share,
+            ci_low=low,
+            ci_high=high,
+            confidence=protocol.confidence,
+            status="estimated",
+        )
+    found = fit_threshold(seen, axis_of(protocol))
+    return Capacity(
+        kind="least_budget" if protocol.mode == "minimize" else "largest_load",
+        estimate=found.estimate,
+        ci_low=found.ci_low,
+        ci_high=found.ci_high,
+        confidence=found.confidence,
+        status=found.status.value,
+        parameter=protocol.parameter,
+    )
+
+
+def _where(capacity: Capacity, protocol: Protocol) -> float:
+    """The place on the axis that the summary's metrics are read at."""
+    return float(protocol.at or 0) if protocol.mode == "at" else capacity.estimate
+
+
+def _at(trial: Trial) -> int:
+    return trial.load if trial.budget is None else trial.budget
+
+
+def _merit(trials: Sequence[Trial], rate: float, protocol: Protocol) -> tuple[float, float]:
+    """How often a rate met the criterion, and how good its metric is on average."""
+    own = [t for t in trials if t.learning_rate == rate]
+    sign = 1 if protocol.criterion.at_least else -1
+    scores = [sign * t.metrics[protocol.criterion.metric] for t in own if protocol.criterion.metric in t.metrics]
+    return sum(t.status is TrialStatus.HELD for t in own) / len(own), fmean(scores) if scores else float("-inf")
+
+
+def _rates(trials: Sequence[Trial], best: float | None, protocol: Protocol) -> RateWindow | None:
+    """Which rates work: on the points and seeds that every rate was given."""
+    if best is None:
+        return None
+    tried = tuple(r for r in protocol.learning_rates if any(t.learning_rate == r for t in trials))
+    places = {r: {(_at(t), t.seed) for t in trials if t.learning_rate == r} for r in tried}
+    common = set.intersection(*places.values())
+    shared = [t for t in trials if (_at(t), t.seed) in common]
+    merit = {r: _merit(shared, r, protocol)[0] for r in tried}
+    working = tuple(r for r in tried if merit[r] > 0 and merit[r] >= merit[best] / 2)
+    pruned = tuple(r for r in tried if len(places[r]) < len(places[best]))
+    return RateWindow(best=best, tried=tried, working=working, pruned=pruned)

@@ -1,0 +1,1 @@
+"""Built-in architectures and solvers, one a file."""

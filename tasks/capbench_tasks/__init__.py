@@ -1,0 +1,1 @@
+"""Built-in tasks, each in a file with its bounds."""
