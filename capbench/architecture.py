@@ -45,6 +45,10 @@ class Architecture(Plugin):
         a fast path that must equal `forward` on that grid.
         """
 
+    def widths(self, signature: Signature) -> tuple[str, ...]:
+        """The fields that an equal-parameter comparison may change, the finest-grained last; none by default."""
+        return ()
+
     def heads(self, signature: Signature) -> Heads | None:
         """The shape of the attention heads, for the theorems that speak of them; None: not pure attention."""
         return None

@@ -7,6 +7,7 @@ import json
 import math
 import platform
 import shlex
+
 import torch
 
 from capbench import __version__

@@ -42,6 +42,12 @@ class GradientSolver(Solver):
 class ConstructiveSolver(Solver):
     """Writes weights down from a theorem instead of training."""
 
+    dtype: ClassVar[str] = "float64"
+
+    @abstractmethod
+    def reach(self, task: Task, architecture: Architecture) -> int:
+        """The largest load it is made for; raises CannotConstruct for a pair or sizes that it does not know."""
+
     @abstractmethod
     def find_weights(
         self,
@@ -52,4 +58,4 @@ class ConstructiveSolver(Solver):
         load: int,
         generator: Generator,
     ) -> dict[str, Tensor]:
-        """Weights for `module` by parameter name; raises CannotConstruct for a pair or size it does not know."""
+        """Weights for `module` by parameter name, in the precision of the problem; same shapes as the module's."""

@@ -99,6 +99,13 @@ class Task(Plugin):
         """Facts held by an overloaded model, read off a trial's metrics; None: this task has no such reading."""
         return None
 
+    def analyse(self, outputs: Tensor, problem: Problem) -> dict[str, float]:
+        """What can be said of a trained model itself, on request; outside vmap.
+
+        On a lookup task `outputs` are the logits of the whole grid of inputs, else those of the problem.
+        """
+        return {}
+
     def examine(self, problem: Problem) -> dict[str, float]:
         """What can be said of the generated data itself, for the record; outside vmap."""
         return {}
