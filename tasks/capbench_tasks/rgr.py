@@ -78,7 +78,10 @@ class Rgr(Task):
             )
         shape = (len(self.vectors), {len(row) for row in self.vectors})
         if self.embedding == "given" and shape != (self.n_items, {self.d_item}):
-            raise ValueError(f"embedding=given needs {self.n_items} vectors of width {self.d_item}")
+            raise ValueError(
+                f"embedding=given needs {self.n_items} vectors of width {self.d_item}, got {shape[0]} of width "
+                f"{sorted(shape[1])}; set n_items and d_item to fit"
+            )
         if self.embedding != "given" and self.vectors:
             raise ValueError("vectors are read only where embedding=given")
         if self.graph == "out_regular" and self.out_degree >= self.n_items:
@@ -99,12 +102,12 @@ class Rgr(Task):
 
     @property
     def max_load(self) -> int:
-        """The most edges that the graph family allows."""
+        """The most edges of the family, half of all pairs at most: beyond, the complement is the simpler graph."""
         if self.graph == "permutation":
             return self.n_items
         if self.graph == "out_regular":
             return self.n_items * self.out_degree
-        return self.n_items * (self.n_items - 1)
+        return self.n_items * (self.n_items - 1) // 2
 
     @property
     def typical_load(self) -> int:
@@ -137,7 +140,9 @@ class Rgr(Task):
         predicted = (outputs > 0).to(outputs.dtype) * problem.mask
         edges = problem.targets * problem.mask
         right = (predicted * problem.targets).sum()
-        f1 = 2 * right / (predicted.sum() + edges.sum()).clamp(min=1e-9)
+        named = predicted.sum() + edges.sum()
+        # Contexts that hold no edge are answered rightly by predicting none.
+        f1 = torch.where(named > 0, 2 * right / named.clamp(min=1.0), torch.ones_like(named))
         return {"f1": f1, "bits": self._bits(outputs, problem)}
 
     def _bits(self, outputs: Tensor, problem: Problem) -> Tensor:
@@ -157,7 +162,8 @@ class Rgr(Task):
             return log2_binomial(n_pairs, n_edges)
         items = torch.full_like(n_edges, float(self.n_items))
         arrangements = torch.lgamma(n_edges + 1) / math.log(2)
-        return 2 * log2_binomial(items, n_edges) + arrangements
+        anywhere = 2 * log2_binomial(items, n_edges) + arrangements
+        return torch.minimum(anywhere, log2_binomial(n_pairs, n_edges))  # sampled contexts may ask few of the pairs
 
     def _vectors(self, generator: Generator) -> Tensor:
         if self.embedding == "one_hot":
@@ -271,16 +277,16 @@ class CountingFloor(Bound):
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
         """The least D_K for `load` edges, or the most edges that D_K leaves possible."""
         rgr, d_qk_total, d = _heads_of(task, architecture)
+        if rgr.graph == "hubs":
+            raise NotApplicable(
+                "hub-heavy graphs are not equally likely, so that few weights can serve the likely ones"
+            )
         per_dimension = 2 * self.bits_per_weight * d
         if load is not None:
             floor = _family_bits(rgr, load) / per_dimension
             return BoundValue(floor, D_K, f"at {load} edges, {self.bits_per_weight} bits a weight")
-        # The count rises up to half of all pairs; beyond that, fewer graphs exist again.
-        low, high = (
-            0,
-            rgr.max_load if rgr.graph == "permutation" else min(rgr.max_load, rgr.n_items * (rgr.n_items - 1) // 2),
-        )
-        if _family_bits(rgr, high) <= d_qk_total * per_dimension:
+        low, high = 0, rgr.max_load
+        if _rising_bits(rgr, high) <= d_qk_total * per_dimension:
             return BoundValue(
                 rgr.max_load,
                 FACTS,
@@ -288,8 +294,15 @@ class CountingFloor(Bound):
             )
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if _family_bits(rgr, middle) <= d_qk_total * per_dimension else (low, middle)
+            low, high = (middle, high) if _rising_bits(rgr, middle) <= d_qk_total * per_dimension else (low, middle)
         return BoundValue(low, FACTS, f"{self.bits_per_weight} bits a weight")
+
+
+def _rising_bits(task: Rgr, load: int) -> float:
+    """At most `_family_bits`, and without the dips that those have on out_regular where a source becomes full."""
+    if task.graph != "out_regular":
+        return _family_bits(task, load)
+    return load // task.out_degree * math.log2(math.comb(task.n_items - 1, task.out_degree))
 
 
 def _family_bits(task: Rgr, load: int) -> float:

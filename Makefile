@@ -1,0 +1,39 @@
+# make run    set up, then measure the capacity of multi-head attention on relational graphs
+# make test   set up, then run the tests
+# make lint   formatting, types, import layers
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: run test lint clean
+
+run: $(VENV)/.run-ready
+	$(BIN)/capbench run --task rgr --arch mha
+
+test: $(VENV)/.dev-ready
+	$(BIN)/pytest
+
+lint: $(VENV)/.dev-ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "capbench needs Python 3.11 or newer; got $$($(PYTHON) --version). Try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing capbench into $(VENV) ..."
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.dev-ready: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "installing capbench and its development tools into $(VENV) ..."
+	$(PIP_INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.run-ready
+
+clean:
+	rm -rf $(VENV)

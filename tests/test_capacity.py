@@ -1,0 +1,136 @@
+"""The threshold search: right intervals, few trials, the same whether or not it was cut off."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from capbench.capacity import Axis, Outcome, SearchPlan, Status, Threshold, fit_threshold, next_trials, snap, wilson
+
+PLAN = SearchPlan(Axis(1, 4032), bracket=(10.0, 1600.0))
+
+
+def draw(midpoint: float, scale: float, at: int, rising: bool, rng: np.random.Generator) -> bool:
+    z = (math.log(midpoint) - math.log(at)) / scale
+    return bool(rng.random() < 1 / (1 + math.exp(min(50.0, max(-50.0, z if rising else -z)))))
+
+
+def search(midpoint: float, scale: float, plan: SearchPlan, rng: np.random.Generator) -> tuple[Threshold, int]:
+    seen: list[Outcome] = []
+    while wanted := next_trials(seen, plan):
+        seen += [Outcome(at, seed, draw(midpoint, scale, at, plan.axis.rising, rng)) for at, seed in wanted]
+    return fit_threshold(seen, plan.axis), len(seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scale", "rising"), [(0.03, False), (0.12, False), (0.12, True)])
+def test_intervals_cover_the_truth_as_often_as_they_say(scale: float, rising: bool) -> None:
+    rng = np.random.default_rng(20240611)
+    plan = replace(PLAN, axis=replace(PLAN.axis, rising=rising))
+    covered = 0
+    for _ in range(300):
+        midpoint = float(rng.uniform(20, 1000))
+        found, _ = search(midpoint, scale, plan, rng)
+        assert found.ci_low is not None
+        assert found.ci_high is not None
+        covered += found.ci_low <= midpoint <= found.ci_high
+    assert 0.90 <= covered / 300 <= 0.985
+
+
+def test_a_search_stops_at_the_width_asked_for_and_spends_more_for_less() -> None:
+    rng = np.random.default_rng(3)
+    narrow, n_narrow = search(200.0, 0.1, PLAN, rng)
+    wide, n_wide = search(200.0, 0.1, replace(PLAN, ci_width=0.2), rng)
+    assert narrow.relative_half_width <= 0.05
+    assert wide.relative_half_width <= 0.2
+    assert n_wide < n_narrow < PLAN.budget
+
+
+def test_the_budget_is_never_exceeded() -> None:
+    rng = np.random.default_rng(3)
+    _, n_trials = search(200.0, 0.8, replace(PLAN, budget=50), rng)
+    assert n_trials == 50
+
+
+def test_a_search_that_was_cut_off_goes_on_as_if_it_had_not_been() -> None:
+    def outcomes(pairs: list[tuple[int, int]]) -> list[Outcome]:
+        return [Outcome(at, seed, at * (1 + 0.01 * seed) < 222) for at, seed in pairs]
+
+    seen: list[Outcome] = []
+    rounds = []
+    while wanted := next_trials(seen, PLAN):
+        rounds.append(wanted)
+        seen += outcomes(wanted)
+    again: list[Outcome] = []
+    for expected in rounds:
+        assert next_trials(again, PLAN) == expected
+        again += outcomes(expected)
+    assert next_trials(again, PLAN) == []
+
+
+def test_a_search_whose_bracket_is_wrong_finds_its_way_out() -> None:
+    rng = np.random.default_rng(1)
+    for midpoint in (3.0, 3000.0):
+        found, _ = search(midpoint, 0.1, replace(PLAN, bracket=(100.0, 150.0)), rng)
+        assert found.status is Status.ESTIMATED
+        assert found.estimate == pytest.approx(midpoint, rel=0.25)
+
+
+def test_it_says_at_least_where_even_the_largest_load_is_held() -> None:
+    plan = replace(PLAN, axis=Axis(1, 64), bracket=(8.0, 64.0))
+    found, n_trials = search(1e6, 0.1, plan, np.random.default_rng(0))
+    assert (found.status, found.estimate, found.ci_high) == (Status.AT_LEAST, 64, None)
+    assert found.ci_low is not None
+    assert 32 < found.ci_low < 64
+    assert n_trials > plan.first_points * plan.first_seeds - 4
+
+
+def test_it_says_below_where_even_the_smallest_load_is_not_held() -> None:
+    found, _ = search(0.01, 0.1, PLAN, np.random.default_rng(0))
+    assert (found.status, found.estimate, found.ci_low) == (Status.BELOW, 1, None)
+
+
+def test_a_budget_axis_reads_the_other_way_round() -> None:
+    plan = replace(PLAN, axis=Axis(1, 512, rising=True), bracket=(1.0, 32.0))
+    found, _ = search(12.0, 0.1, plan, np.random.default_rng(0))
+    assert found.estimate == pytest.approx(12.0, rel=0.15)
+    never, _ = search(1e6, 0.1, plan, np.random.default_rng(0))
+    assert (never.status, never.estimate) == (Status.AT_LEAST, 512)
+
+
+def test_a_sharp_step_ends_between_two_whole_numbers() -> None:
+    def outcome(at: int, seed: int) -> Outcome:
+        return Outcome(at, seed, at <= 12)
+
+    seen: list[Outcome] = []
+    while wanted := next_trials(seen, PLAN):
+        seen += [outcome(at, seed) for at, seed in wanted]
+    found = fit_threshold(seen, PLAN.axis)
+    assert found.ci_low is not None
+    assert found.ci_high is not None
+    assert 12 <= found.ci_low < found.ci_high <= 13.2
+
+
+def test_trials_that_could_not_run_count_as_spent_and_say_nothing() -> None:
+    ran = [Outcome(at, 0, at < 100) for at in (25, 50, 100, 200)]
+    broken = [Outcome(50, seed, None) for seed in range(1, 5)]
+    assert fit_threshold(ran + broken, PLAN.axis) == fit_threshold(ran, PLAN.axis)
+    assert not {(50, seed) for seed in range(1, 5)} & set(next_trials(ran + broken, PLAN))
+    assert next_trials([Outcome(50, 0, None)], PLAN) == []
+
+
+@pytest.mark.parametrize(("held", "trials"), [(0, 8), (8, 8), (3, 10), (50, 100)])
+def test_wilson_intervals_are_those_of_scipy(held: int, trials: int) -> None:
+    expected = binomtest(held, trials).proportion_ci(0.95, method="wilson")
+    assert wilson(held, trials) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_snapping_keeps_small_loads_whole_and_large_ones_on_a_shared_grid() -> None:
+    assert [snap(x, 1, 4032) for x in (0.2, 1, 2, 3, 5, 8)] == [1, 1, 2, 3, 5, 8]
+    grid = {snap(x, 1, 4032) for x in np.linspace(100, 200, 400)}
+    assert len(grid) == 17
+    assert snap(1e9, 1, 4032) == 4032

@@ -1,0 +1,156 @@
+"""What a run does when things go wrong: broken plugins, broken bounds, a store from the future."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from capbench_plugins.mha import Mha
+from capbench_tasks.rgr import Rgr
+
+from capbench import FACTS, Bound, BoundValue, Kind, NotApplicable, Pedigree
+from capbench.errors import BoundBroken, StoreUnavailable
+from capbench.store import Store
+from capbench.theory import LARGEST_HELD, bracket, compare, refuse_broken
+
+FLAKY = '''
+import torch
+from typing import ClassVar
+from capbench import Architecture, hookimpl
+
+class Flaky(Architecture):
+    """Fails to build every third model."""
+    name: ClassVar[str] = "flaky"
+
+    def build(self, signature):
+        print("building")
+        if torch.rand(()) < {share}:
+            raise RuntimeError("out of luck")
+        return Scores(signature.d_item)
+
+class Scores(torch.nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.W = torch.nn.Parameter(torch.randn(d, d))
+
+    def forward(self, items):
+        return items @ self.W @ items.T - 0.5
+
+@hookimpl
+def capbench_architectures():
+    return [Flaky]
+'''
+RUN = ("run", "--task", "rgr", "--arch", "flaky", "--preset", "smoke", "--set", "task.d_item=16")
+
+
+def test_a_trial_that_raises_costs_that_trial_and_is_shown(distribution, capbench, monkeypatch) -> None:
+    distribution("flaky", FLAKY.format(share=0.4))
+    monkeypatch.setattr("capbench.request.check_pair", lambda task, architecture: 256)
+    monkeypatch.setattr("capbench.document.check_pair", lambda task, architecture: 256)
+    done = capbench(*RUN, "--json")
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    failed = [trial for trial in document["trials"] if trial["status"] == "failed"]
+    assert 0 < len(failed) < len(document["trials"])
+    assert all("RuntimeError: out of luck" in trial["error"] for trial in failed)
+    text = capbench(*RUN)
+    assert "trials failed to run and are left out" in text.out
+    assert "out of luck" in text.out
+
+
+def test_a_run_in_which_everything_fails_says_why_and_exits_1(distribution, capbench, monkeypatch) -> None:
+    distribution("flaky", FLAKY.format(share=2))
+    monkeypatch.setattr("capbench.request.check_pair", lambda task, architecture: 256)
+    done = capbench(*RUN)
+    assert (done.code, done.out) == (1, "")
+    assert "trials failed; the first: RuntimeError: out of luck" in done.err
+
+
+def test_what_a_plugin_prints_stays_out_of_the_document(distribution, capbench) -> None:
+    distribution("flaky", "print('loud on import')\n" + FLAKY.format(share=-1))
+    done = capbench(*RUN, "--json")
+    json.loads(done.out)
+    assert "loud on import" in done.err
+
+
+class Ceiling(Bound):
+    """No more than forty-eight facts."""
+
+    name: ClassVar[str] = "test.ceiling"
+    kind: ClassVar[Kind] = Kind.UPPER
+    statement: ClassVar[str] = "forty-eight and no more"
+    formula: ClassVar[str] = "48"
+    citation: ClassVar[str] = "this test"
+    pedigree: ClassVar[Pedigree] = Pedigree.DERIVED
+
+    def evaluate(self, task, architecture, load) -> BoundValue:
+        return BoundValue(48, FACTS)
+
+
+class Guarantee(Ceiling):
+    """At least forty-eight facts."""
+
+    name: ClassVar[str] = "test.guarantee"
+    kind: ClassVar[Kind] = Kind.LOWER
+
+
+class Silent(Ceiling):
+    """Never applies."""
+
+    name: ClassVar[str] = "test.silent"
+
+    def evaluate(self, task, architecture, load) -> BoundValue:
+        raise NotApplicable("it never does")
+
+
+def judged(bound: type[Bound], estimate: float, largest_held: float):
+    (record,) = compare([bound], Rgr(), Mha(), 10, {FACTS: estimate, LARGEST_HELD: largest_held})
+    return record
+
+
+def test_a_measurement_above_an_upper_bound_raises_with_both_numbers() -> None:
+    broken = judged(Ceiling, 49.5, 50)
+    assert broken.holds is False
+    with pytest.raises(BoundBroken, match=r"measured facts 49\.5 is above the bound 48 of test\.ceiling \[derived\]"):
+        refuse_broken([broken])
+
+
+def test_an_upper_bound_is_judged_by_what_was_held_not_by_an_estimate_between_two_loads() -> None:
+    fine = judged(Ceiling, 48.4, 48)
+    assert fine.holds is True
+    refuse_broken([fine])
+
+
+def test_a_model_below_a_guarantee_shows_a_gap_and_no_error() -> None:
+    gap = judged(Guarantee, 24, 24)
+    assert (gap.holds, gap.ratio) == (False, 0.5)
+    refuse_broken([gap])
+
+
+def test_a_bound_that_does_not_apply_says_why_and_gives_no_number() -> None:
+    silent = judged(Silent, 1, 1)
+    assert (silent.value, silent.ratio, silent.reason) == (None, None, "it never does")
+
+
+def test_the_search_starts_where_theory_points() -> None:
+    low, high = bracket([Guarantee], Rgr(), Mha())
+    assert low <= 48 <= high
+    assert bracket([Guarantee, Ceiling], Rgr(), Mha())[1] == 48
+    assert bracket([Silent], Rgr(), Mha()) == (1.0, float(Rgr().max_load))
+
+
+def test_a_store_of_a_later_version_is_refused_politely(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    with sqlite3.connect(tmp_path / "capbench.sqlite") as db:
+        db.execute("PRAGMA user_version=99")
+    with pytest.raises(StoreUnavailable, match=r"has version 99.*upgrade capbench"):
+        Store(tmp_path)
+
+
+def test_a_file_that_is_no_store_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "capbench.sqlite").write_bytes(b"x" * 4096)
+    with pytest.raises(StoreUnavailable, match="cannot be used"):
+        Store(tmp_path)
