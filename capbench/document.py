@@ -17,12 +17,12 @@ from capbench.measurement import Measurement
 from capbench.plugin import Plugin
 from capbench.registry import Registry
 from capbench.request import Request, check_pair
-from capbench.results import Capacity, Environment, InstalledPlugin, Result, Timing
+from capbench.results import Capacity, Constructed, Environment, InstalledPlugin, Result, Timing
 from capbench.summary import Summary, summarise
 from capbench.theory import LARGEST_HELD, compare
 
 
-def document(run: Measurement, wall_seconds: float) -> Result:
+def document(run: Measurement, constructed: Measurement | None, wall_seconds: float) -> Result:
     """The result document, every summary in it derived from the trials."""
     request = run.request
     task, architecture = request.task.plugin, request.architecture.plugin
@@ -48,7 +48,9 @@ def document(run: Measurement, wall_seconds: float) -> Result:
         bits=bits,
         bits_per_parameter=bits / n_parameters,
         metrics=summary.metrics,
+        data=summary.data,
         rates=summary.rates,
+        constructed=constructed and _constructed(constructed),
         bounds=tuple(bounds),
         trials=tuple(sorted(run.trials, key=lambda t: (t.budget or 0, t.load, t.seed, t.learning_rate or 0.0))),
         environment=environment(run.registry, run.device),
@@ -63,6 +65,12 @@ def document(run: Measurement, wall_seconds: float) -> Result:
     )
 
 
+def _constructed(side: Measurement) -> Constructed:
+    """What explicit weights reached."""
+    capacity = summarise(side.trials, side.protocol).capacity
+    return Constructed(solver=side.request.solver.ref(), capacity=capacity, trials=tuple(side.trials))
+
+
 def command(request: Request) -> str:
     """The command line that asks for the same again: every choice that is not a default."""
     words = ["capbench", "run", "--task", request.task.plugin.name, "--arch", request.architecture.plugin.name]
@@ -70,12 +78,14 @@ def command(request: Request) -> str:
         "--preset": request.preset.name if request.preset.name != "standard" else None,
         "--at": request.at,
         "--minimize": request.minimize,
+        "--protocol": request.protocol.name if request.protocol.name != "capbench" else None,
         "--seeds": request.seeds,
         "--ci-width": request.ci_width if request.ci_width != Request.ci_width else None,
         "--steps": request.steps,
         "--solver": request.solver.plugin.name if request.solver.plugin.name != "adam" else None,
     }
     words += [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    words += [flag for flag, is_set in (("--overload", request.overload), ("--analyse", request.analyse)) if is_set]
     words += [word for rate in request.learning_rates for word in ("--lr", f"{rate:g}")]
     for section, configured in (("task", request.task), ("arch", request.architecture), ("solver", request.solver)):
         words += _changed_fields(section, configured.plugin, request.preset.name)

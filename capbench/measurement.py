@@ -63,7 +63,15 @@ class Measurement:
         request, parameter = self.request, self.protocol.parameter
         architecture = request.architecture.replaced(**{parameter: at}) if parameter else request.architecture
         criterion = request.task.plugin.criterion
-        training = Training(criterion, self.protocol.steps, self.protocol.dtype)
+        sampling = request.protocol.sampling
+        training = Training(
+            criterion,
+            self.protocol.steps,
+            self.protocol.dtype,
+            stops_early=not (self.protocol.mode == "overload" or (sampling and sampling.scored_batches)),
+            analyses=self.protocol.analyses,
+            sampling=sampling,
+        )
         return Pair(request.task, architecture, request.solver, training)
 
     def measure(self, wanted: Sequence[tuple[int, int]], rates: Sequence[float | None]) -> None:

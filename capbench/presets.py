@@ -30,6 +30,9 @@ PRESETS = {
     )
 }
 
+CONSTRUCTION = Preset("construction", "explicit weights next to a trained capacity", 1.0, 4, 6, 1, 8, 32)
+"""What is spent on explicit weights beside a training run: they vary little, so a few seeds do."""
+
 
 def preset_named(name: str) -> Preset:
     """The preset of that name."""

@@ -9,11 +9,12 @@ from capbench.architecture import Architecture
 from capbench.engine.devices import resolve_device
 from capbench.engine.lanes import seeded
 from capbench.engine.stack import Layout
-from capbench.errors import BadSetting, LoadOutOfRange, UnknownName
+from capbench.errors import BadSetting, CannotConstruct, LoadOutOfRange, UnknownName
 from capbench.presets import Preset
+from capbench.protocols import PROTOCOLS, TrainingProtocol
 from capbench.results import CriterionRecord, Protocol
 from capbench.settings import Configured
-from capbench.solver import Solver
+from capbench.solver import ConstructiveSolver, Solver
 from capbench.task import Task
 
 WIDEST_BUDGET = 64
@@ -35,6 +36,9 @@ class Request:
     steps: int | None = None
     ci_width: float = 0.05
     device: str = "auto"
+    overload: bool = False
+    analyse: bool = False
+    protocol: TrainingProtocol = PROTOCOLS["capbench"]
 
     def check(self) -> Protocol:
         """The protocol it comes to; raises what the user should know before anything is done."""
@@ -61,28 +65,67 @@ def make_protocol(request: Request) -> Protocol:
     task, preset, criterion = request.task.plugin, request.preset, request.task.plugin.criterion
     mode, limits, at = _mode(request)
     return Protocol(
+        name=request.protocol.name,
         preset=preset.name,
         criterion=CriterionRecord(metric=criterion.metric, threshold=criterion.threshold, at_least=criterion.at_least),
         seeds=request.seeds or preset.seeds,
-        learning_rates=request.learning_rates or task.recipe.learning_rates,
-        steps=request.steps or max(1, round(task.recipe.steps * preset.step_share)),
+        learning_rates=_rates(request),
+        steps=request.steps or request.protocol.steps or max(1, round(task.recipe.steps * preset.step_share)),
         dtype=request.solver.plugin.dtype,
         ci_width=request.ci_width,
         mode=mode,
         at=at,
         parameter=request.minimize,
         limits=limits,
+        analyses=request.analyse,
     )
 
 
-def _mode(request: Request) -> tuple[Literal["capacity", "at", "minimize"], tuple[int, int], int | None]:
+def _rates(request: Request) -> tuple[float, ...]:
+    """The learning rates tried; none where nothing is trained."""
+    if isinstance(request.solver.plugin, ConstructiveSolver):
+        if request.learning_rates:
+            raise BadSetting(f"--lr is for training; {request.solver.plugin.name} writes weights down")
+        return ()
+    return request.learning_rates or request.protocol.learning_rates or request.task.plugin.recipe.learning_rates
+
+
+Mode = Literal["capacity", "at", "minimize", "overload"]
+
+
+def _mode(request: Request) -> tuple[Mode, tuple[int, int], int | None]:
     """What is searched for, over which values, and at which load."""
-    task = request.task.plugin
+    task, most = request.task.plugin, _most(request)
     if request.at is not None:
         check_load(task, request.at)
+        if request.at > most:
+            raise CannotConstruct(
+                f"{request.solver.plugin.name} reaches {most} {task.fact}s on this pair, got --at {request.at}"
+            )
     if request.minimize is not None:
+        if request.overload:
+            raise BadSetting("--overload reads one load; it does not go with --minimize")
         return "minimize", _budget_limits(request, request.minimize), request.at or task.typical_load
-    return ("capacity" if request.at is None else "at"), (1, task.max_load), request.at
+    if request.overload:
+        return "overload", (1, most), _overload(request, most)
+    return ("capacity" if request.at is None else "at"), (1, most), request.at
+
+
+def _most(request: Request) -> int:
+    """The largest load that can be asked for."""
+    task, solver = request.task.plugin, request.solver.plugin
+    if isinstance(solver, ConstructiveSolver):
+        return min(task.max_load, solver.reach(task, request.architecture.plugin))
+    return task.max_load
+
+
+def _overload(request: Request, most: int) -> int:
+    """The load of an overload reading: all facts there are, unless the user says."""
+    task = request.task.plugin
+    load = request.at or most
+    if task.facts_held({task.criterion.metric: task.criterion.threshold}, load) is None:
+        raise BadSetting(f"{task.name} has no reading of facts held under overload; leave --overload out")
+    return load
 
 
 def _budget_limits(request: Request, name: str) -> tuple[int, int]:

@@ -63,12 +63,17 @@ class Protocol(Record):
     steps: int = Field(description="most training steps of a trial")
     dtype: str
     ci_width: float
-    mode: Literal["capacity", "at", "minimize"]
+    mode: Literal["capacity", "at", "minimize", "overload"]
     at: int | None = Field(None, description="the load, where it is given rather than searched for")
     parameter: str | None = Field(None, description="the architecture's field that --minimize searches over")
     limits: tuple[int, int] = Field(description="first and last value of the axis searched")
     confidence: float = Field(0.95, gt=0, lt=1)
+    analyses: bool = Field(False, description="whether each trained model was analysed by its task")
     varies: str = Field("data and initial weights", description="what differs between seeds")
+
+
+FACTS_HELD = "facts_held"
+"""The metric that holds the overload reading, on tasks that have one."""
 
 
 class Trial(Record):
@@ -89,7 +94,7 @@ class Trial(Record):
 class Capacity(Record):
     """The answer: a number with its interval; an open end is null."""
 
-    kind: Literal["largest_load", "least_budget", "success_rate"]
+    kind: Literal["largest_load", "least_budget", "success_rate", "overload"]
     estimate: float
     ci_low: float | None
     ci_high: float | None
@@ -108,6 +113,14 @@ class RateWindow(Record):
     tried: tuple[float, ...]
     working: tuple[float, ...] = Field(description="rates that met the criterion at least half as often as the best")
     pruned: tuple[float, ...] = Field((), description="rates dropped on the way because others held more")
+
+
+class Constructed(Record):
+    """What a constructive solver reaches on the same pair, by the same scorer."""
+
+    solver: PluginRef
+    capacity: Capacity
+    trials: tuple[Trial, ...]
 
 
 class BoundRecord(Record):
@@ -175,7 +188,9 @@ class Result(Record):
     bits: float
     bits_per_parameter: float
     metrics: dict[str, float] = Field(description="means over the trials at the load nearest to the capacity")
+    data: dict[str, float] = Field({}, description="what was found of the data and the models, means at the same load")
     rates: RateWindow | None
+    constructed: Constructed | None = Field(None, description="what explicit weights reach on the same pair")
     bounds: tuple[BoundRecord, ...]
     trials: tuple[Trial, ...]
     environment: Environment

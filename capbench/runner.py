@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from capbench.capacity import SearchPlan, next_trials
 from capbench.document import document
 from capbench.engine.devices import resolve_device
-from capbench.errors import RunFailed
+from capbench.errors import CannotConstruct, RunFailed
 from capbench.measurement import Measurement, Progress
+from capbench.presets import CONSTRUCTION
 from capbench.registry import Registry
 from capbench.request import Request
 from capbench.results import Result
+from capbench.settings import configure
+from capbench.solver import ConstructiveSolver
 from capbench.store import Store
 from capbench.summary import axis_of, leading_rate, outcomes
 from capbench.theory import bracket, refuse_broken
@@ -21,19 +25,45 @@ def execute(request: Request, registry: Registry, store: Store, progress: Progre
     """Carries out a request: searches, stores every trial as it ends, and returns the result document."""
     started = time.perf_counter()
     run = Measurement(request, request.check(), registry, store, progress, resolve_device(request.device))
-    if run.protocol.mode == "at":
-        assert run.protocol.at is not None
-        run.measure([(run.protocol.at, seed) for seed in range(run.protocol.seeds)], run.protocol.learning_rates)
-    else:
-        _search(run, _plan(run))
+    measure(run)
     if len(run.failed()) == len(run.trials):
         raise RunFailed(
             f"all {len(run.trials)} trials failed; the first: {(run.trials[0].error or '').strip().splitlines()[-1]}"
         )
-    result = document(run, time.perf_counter() - started)
+    constructed = _constructed(run)
+    result = document(run, constructed, time.perf_counter() - started)
     store.add_run(result)
     refuse_broken(result.bounds)
     return result
+
+
+def measure(run: Measurement) -> None:
+    """Trains what the protocol asks for: seeds at one load, or a search."""
+    if run.protocol.mode in ("at", "overload"):
+        assert run.protocol.at is not None
+        points = [(run.protocol.at, seed) for seed in range(run.protocol.seeds)]
+        run.measure(points, run.protocol.learning_rates or (None,))
+    else:
+        _search(run, _plan(run))
+
+
+def _constructed(run: Measurement) -> Measurement | None:
+    """The same pair by explicit weights, where a trained capacity was asked for and a solver knows the pair."""
+    if run.protocol.mode != "capacity" or isinstance(run.request.solver.plugin, ConstructiveSolver):
+        return None
+    for provided in run.registry.solvers.values():
+        if not issubclass(provided.cls, ConstructiveSolver):
+            continue
+        solver = configure(provided, run.request.preset.name, {})
+        request = replace(run.request, solver=solver, learning_rates=(), preset=CONSTRUCTION, seeds=None)
+        try:
+            protocol = request.check()
+        except CannotConstruct:
+            continue
+        side = Measurement(request, protocol, run.registry, run.store, run.progress, run.device)
+        measure(side)
+        return side
+    return None
 
 
 def _plan(run: Measurement) -> SearchPlan:
@@ -60,7 +90,7 @@ def _plan(run: Measurement) -> SearchPlan:
 
 def _search(run: Measurement, plan: SearchPlan) -> None:
     """Rounds of trials until the interval is narrow enough; after each, the worse half of the rates is dropped."""
-    rates = list(run.protocol.learning_rates)
+    rates: list[float | None] = [*run.protocol.learning_rates] or [None]
     while True:
         leader = leading_rate(run.trials, run.protocol)
         seen = outcomes([t for t in run.trials if t.learning_rate == leader])
@@ -71,12 +101,12 @@ def _search(run: Measurement, plan: SearchPlan) -> None:
         rates = _better_half(run, rates)
 
 
-def _better_half(run: Measurement, rates: list[float]) -> list[float]:
+def _better_half(run: Measurement, rates: list[float | None]) -> list[float | None]:
     """The rates that go on: the leader first, then by how much they hold."""
-    kept: list[float] = []
+    if len(rates) == 1:
+        return rates
+    kept: list[float | None] = []
     while len(kept) < (len(rates) + 1) // 2:
         rest = [t for t in run.trials if t.learning_rate in rates and t.learning_rate not in kept]
-        leader = leading_rate(rest, run.protocol)
-        assert leader is not None
-        kept.append(leader)
+        kept.append(leading_rate(rest, run.protocol))
     return kept

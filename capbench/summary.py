@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, stdev
+
+from scipy.special import stdtrit
 
 from capbench.capacity import Axis, Outcome, fit_threshold, wilson
-from capbench.results import Capacity, Protocol, RateWindow, Trial, TrialStatus
+from capbench.results import FACTS_HELD, Capacity, Protocol, RateWindow, Trial, TrialStatus
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,7 @@ class Summary:
     capacity: Capacity
     rates: RateWindow | None
     metrics: dict[str, float]
+    data: dict[str, float]
     largest_held: int | None
     """The largest load that any trial held: what an upper bound is checked against."""
 
@@ -28,10 +32,15 @@ def summarise(trials: Sequence[Trial], protocol: Protocol) -> Summary:
     capacity = _capacity(at_rate, protocol)
     nearest = min((_at(t) for t in at_rate), key=lambda at: abs(at - _where(capacity, protocol)))
     close = [t for t in at_rate if _at(t) == nearest]
-    names = sorted({name for t in close for name in t.metrics})
-    metrics = {n: fmean(t.metrics[n] for t in close if n in t.metrics) for n in names}
+    metrics, data = _means([t.metrics for t in close]), _means([t.data for t in close])
     held = [t.load for t in trials if t.status is TrialStatus.HELD]
-    return Summary(capacity, _rates(trials, rate, protocol), metrics, max(held, default=None))
+    return Summary(capacity, _rates(trials, rate, protocol), metrics, data, max(held, default=None))
+
+
+def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Mean of each named number over the trials that have it."""
+    names = sorted({name for row in rows for name in row})
+    return {name: fmean(row[name] for row in rows if name in row) for name in names}
 
 
 def leading_rate(trials: Sequence[Trial], protocol: Protocol) -> float | None:
@@ -75,6 +84,8 @@ def _capacity(trials: Sequence[Trial], protocol: Protocol) -> Capacity:
             confidence=protocol.confidence,
             status="estimated",
         )
+    if protocol.mode == "overload":
+        return _overload(trials, protocol)
     found = fit_threshold(seen, axis_of(protocol))
     return Capacity(
         kind="least_budget" if protocol.mode == "minimize" else "largest_load",
@@ -87,9 +98,21 @@ def _capacity(trials: Sequence[Trial], protocol: Protocol) -> Capacity:
     )
 
 
+def _overload(trials: Sequence[Trial], protocol: Protocol) -> Capacity:
+    """Mean facts held by overloaded models, with Student's interval over seeds."""
+    held = [t.metrics[FACTS_HELD] for t in trials if FACTS_HELD in t.metrics]
+    mean, low, high = fmean(held) if held else 0.0, None, None
+    if len(held) > 1:
+        half = float(stdtrit(len(held) - 1, (1 + protocol.confidence) / 2)) * stdev(held) / math.sqrt(len(held))
+        low, high = mean - half, mean + half
+    return Capacity(
+        kind="overload", estimate=mean, ci_low=low, ci_high=high, confidence=protocol.confidence, status="estimated"
+    )
+
+
 def _where(capacity: Capacity, protocol: Protocol) -> float:
     """The place on the axis that the summary's metrics are read at."""
-    return float(protocol.at or 0) if protocol.mode == "at" else capacity.estimate
+    return float(protocol.at or 0) if protocol.mode in ("at", "overload") else capacity.estimate
 
 
 def _at(trial: Trial) -> int:

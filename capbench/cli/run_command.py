@@ -6,30 +6,25 @@ from pathlib import Path
 
 import click
 
+SET_HELP = (
+    "Override a field: task.n_items=32, arch.n_heads=8, solver.decay=linear; VALUE may be JSON, or @FILE of JSON."
+)
+
 
 @click.command("run")
 @click.option("--task", required=True, metavar="NAME", help="What is to be held (capbench list).")
 @click.option("--arch", required=True, metavar="NAME", help="What is to hold it (capbench list).")
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="WHAT.FIELD=VALUE",
-    help="Override a field: task.n_items=32, arch.n_heads=8, solver.decay=linear; VALUE may be JSON, or @FILE of JSON.",
-)
-@click.option(
-    "--preset",
-    default="standard",
-    show_default=True,
-    metavar="NAME",
-    help="smoke (seconds), standard (about a minute) or paper (the papers' sizes).",
-)
+@click.option("--set", "sets", multiple=True, metavar="WHAT.FIELD=VALUE", help=SET_HELP)
+@click.option("--params", metavar="COUNT", help="Choose the free width so that there are this many parameters: 10k.")
+@click.option("--match", metavar="ARCH", help="The same, with the count of another architecture at its defaults.")
+@click.option("--preset", default="standard", show_default=True, metavar="NAME", help="smoke, standard or paper.")
 @click.option("--at", type=click.IntRange(min=1), metavar="LOAD", help="Only this load: how often is it held?")
 @click.option(
-    "--minimize",
-    metavar="PARAM",
-    help="Find the least value of an architecture's field that holds the load --at (a typical one by default).",
+    "--minimize", metavar="PARAM", help="The least value of an architecture's field that holds the load --at."
 )
+@click.option("--overload", is_flag=True, help="Facts held when asked for more than fit: --at LOAD, or all there are.")
+@click.option("--analyse", is_flag=True, help="Let the task analyse each trained model (triples: tensor ranks).")
+@click.option("--protocol", default="capbench", show_default=True, metavar="NAME", help="Or dana2025, mahdavi2024.")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Most seeds at any one load.")
 @click.option(
     "--ci-width",
@@ -45,29 +40,27 @@ import click
     type=click.FloatRange(min=0, min_open=True),
     multiple=True,
     metavar="RATE",
-    help="Learning rates to try; repeat for several. Default: the task's.",
+    help="A learning rate to try; repeat for several. Default: the task's.",
 )
-@click.option(
-    "--steps", type=click.IntRange(min=1), metavar="N", help="Most training steps of a trial. Default: the task's."
-)
+@click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Most training steps. Default: the task's.")
 @click.option("--solver", default="adam", show_default=True, metavar="NAME", help="How weights are found.")
 @click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result document and nothing else on stdout.")
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Draw the success curve: .png, .svg or .html.",
-)
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the curve: .png, .svg or .html.")
 @click.pass_obj
 def run_command(
     strict_plugins: bool,
     task: str,
     arch: str,
     sets: tuple[str, ...],
+    params: str | None,
+    match: str | None,
     preset: str,
     at: int | None,
     minimize: str | None,
+    overload: bool,
+    analyse: bool,
+    protocol: str,
     seeds: int | None,
     ci_width: float,
     rates: tuple[float, ...],
@@ -78,40 +71,42 @@ def run_command(
     plot: Path | None,
 ) -> None:
     """Measure how many facts an architecture holds."""
-    from capbench.presets import preset_named
-    from capbench.registry import load_registry
-    from capbench.request import Request
-    from capbench.settings import configure, parse_sets
-
-    overrides, chosen = parse_sets(sets), preset_named(preset)
-    registry = load_registry(strict=strict_plugins)
-    request = Request(
-        task=configure(registry.task(task), preset, overrides["task"]),
-        architecture=configure(registry.architecture(arch), preset, overrides["arch"]),
-        solver=configure(registry.solver(solver), preset, overrides["solver"]),
-        preset=chosen,
-        at=at,
-        minimize=minimize,
-        seeds=seeds,
-        learning_rates=tuple(sorted(set(rates))),
-        steps=steps,
-        ci_width=ci_width,
-        device=device,
-    )
     from capbench.cli.progress import show_progress
+    from capbench.options import RunOptions, build_request
+    from capbench.registry import load_registry
     from capbench.report.result_text import result_text
     from capbench.report.text import as_json_text
     from capbench.runner import execute
     from capbench.store import Store, home
 
+    options = RunOptions(
+        task=task,
+        arch=arch,
+        sets=sets,
+        params=params,
+        match=match,
+        preset=preset,
+        at=at,
+        minimize=minimize,
+        overload=overload,
+        analyse=analyse,
+        protocol=protocol,
+        seeds=seeds,
+        ci_width=ci_width,
+        rates=rates,
+        steps=steps,
+        solver=solver,
+        device=device,
+    )
+    registry = load_registry(strict=strict_plugins)
+    request = build_request(options, registry)
     if plot:
         from capbench.report.plot import check_plot_path, save_plot
 
         check_plot_path(plot)
     request.check()
-    store = Store(home())
     with show_progress() as progress:
-        result = execute(request, registry, store, progress)
+        result = execute(request, registry, Store(home()), progress)
     fact = request.task.plugin.fact
     click.echo(as_json_text(result) if as_json else result_text(result, fact))
     if plot:

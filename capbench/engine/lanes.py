@@ -12,6 +12,7 @@ from functools import cached_property
 import torch
 
 from capbench.architecture import Architecture
+from capbench.protocols import Sampling
 from capbench.settings import Configured
 from capbench.signatures import Lookup
 from capbench.solver import Solver
@@ -30,6 +31,12 @@ class Training:
     criterion: Criterion
     steps: int
     dtype: str = "float32"
+    stops_early: bool = True
+    """Whether a lane ends when it meets the criterion or stands still; False: it takes every step."""
+    analyses: bool = False
+    """Whether the task analyses each trained model at its end."""
+    sampling: Sampling | None = None
+    """How batches are drawn; None: every step sees every fact."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,10 @@ class Pair:
         """Seed of the facts: the same for every architecture, solver and learning rate."""
         task = self.task.plugin
         return _seed("data", task.name, str(task.version), task.model_dump_json(), str(trial.load), str(trial.seed))
+
+    def batch_seed(self, trial: TrialSpec) -> int:
+        """Seed of the batches: like the data, the same for every architecture and learning rate."""
+        return _seed("batches", str(self.data_seed(trial)))
 
     def init_seed(self, trial: TrialSpec) -> int:
         """Seed of the initial weights: the same for every learning rate."""

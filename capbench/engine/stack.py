@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -59,6 +59,10 @@ class Stack:
     problem: Problem
     learning_rate: Tensor
 
+    def asking(self, mask: Tensor) -> Stack:
+        """The stack with another mask over the same facts."""
+        return replace(self, problem=self.problem._replace(mask=mask))
+
     def kept(self, lanes: Tensor) -> Stack:
         """The stack with only the given lanes."""
         return Stack(
@@ -83,13 +87,15 @@ def make_module(pair: Pair, trial: TrialSpec) -> nn.Module:
         return pair.architecture.plugin.build(pair.task.plugin.signature)
 
 
+def placed(pair: Pair, device: torch.device) -> Callable[[Tensor], Tensor]:
+    """Moves a tensor to the device, floating-point ones in the trial's precision."""
+    dtype = getattr(torch, pair.training.dtype)
+    return lambda tensor: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
+
+
 def build_stack(group: LaneGroup, device: torch.device) -> tuple[Stack, list[dict[str, float]]]:
     """Problems and models of a group, each from its own seeds, and what the task says of each problem."""
-    dtype = getattr(torch, group.pair.training.dtype)
-
-    def place(tensor: Tensor) -> Tensor:
-        return tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
-
+    place = placed(group.pair, device)
     problems = [make_problem(group.pair, trial, group.slots) for trial in group.trials]
     modules = [make_module(group.pair, trial) for trial in group.trials]
     layout = Layout.of(modules[0])
@@ -130,7 +136,7 @@ class Batched:
             )
 
     def losses(self, stack: Stack, weights: Named | None = None) -> Tensor:
-        """The loss of each lane."""
+        """The loss of each lane, at the stack's weights or at given ones."""
         loss: Tensor = self._map(self._loss)(weights or stack.layout.split(stack.weights), stack.fixed, stack.problem)  # type: ignore[assignment]
         return loss
 
@@ -139,6 +145,19 @@ class Batched:
         """The metrics of each lane."""
         metrics: Named = self._map(self._metrics)(stack.layout.split(stack.weights), stack.fixed, stack.problem)  # type: ignore[assignment]
         return metrics
+
+    @torch.no_grad()
+    def analysis(self, stack: Stack, lane: int) -> dict[str, float]:
+        """What the task says of one lane's model: on a lookup task of its logits for every input."""
+        one = stack.kept(torch.tensor([lane], device=stack.weights.device))
+        weights, fixed, problem = tree_map(
+            lambda tensor: tensor[0], (one.layout.split(one.weights), one.fixed, one.problem)
+        )
+        inputs = problem.inputs
+        if isinstance(self._task.signature, Lookup):
+            inputs = (self._task.signature.grid().to(stack.weights.device),)
+        outputs = functional_call(stack.module, {**weights, **fixed}, inputs)
+        return self._task.analyse(outputs.cpu(), tree_map(lambda tensor: tensor.cpu(), problem))
 
     def _outputs(self, weights: Named, fixed: Named, problem: Problem) -> Tensor:
         prefix = "module." if isinstance(self._module, _GridModule) else ""

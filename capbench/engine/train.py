@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from capbench.engine.lanes import LaneGroup, Pair, TrialSpec
+from capbench.engine.batches import Batches
+from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
 from capbench.engine.stack import Batched, Stack, build_stack
-from capbench.results import Trial, TrialStatus
+from capbench.results import FACTS_HELD, Trial, TrialStatus
 from capbench.solver import GradientSolver
-from capbench.task import Criterion
 
 CHECK_EVERY = 25
 """Steps between two looks at the metrics: the only moments at which the host waits for the device."""
@@ -65,20 +65,48 @@ def train_group(group: LaneGroup, device: torch.device, on_trial: OnTrial, on_pr
     stack, lanes = _open(group, device)
     batched = Batched(group.pair, stack)
     state = solver.init(stack.weights)
+    sampling = group.pair.training.sampling
+    batches = Batches(sampling, group.pair, [lane.trial for lane in lanes], stack.problem.mask) if sampling else None
+    tally = Tally(sampling.scored_batches if sampling else 0)
     cost, step = Cost(), 0
     while any(lane.alive for lane in lanes):
         until = min(step + CHECK_EVERY, steps)
         cost.lane_steps += (until - step) * sum(lane.alive for lane in lanes)
-        while step < until:
-            gradient = _gradient(batched, stack)
-            solver.update(stack.weights, gradient, state, stack.learning_rate, step, steps)
+        masks = batches.masks(until - step) if batches else [stack.problem.mask] * (until - step)
+        for mask in masks:
+            seen = stack.asking(mask)
+            if step >= steps - tally.n_batches:
+                tally.add(batched.metrics(seen))
+            solver.update(stack.weights, _gradient(batched, seen), state, stack.learning_rate, step, steps)
             step += 1
-        for trial, weights in _verdicts(group.pair, batched, stack, lanes, step):
+        scores = tally.means() or batched.metrics(stack)
+        for trial, weights in _verdicts(group.pair, batched, stack, lanes, scores, step):
             on_trial(trial, weights)
         on_progress(step, sum(lane.alive for lane in lanes))
-        stack, state, lanes = _compacted(stack, state, lanes)
+        keep = _survivors(lanes)
+        if keep is not None:
+            index = torch.tensor(keep, device=device)
+            stack, state = stack.kept(index), {name: tensor[index] for name, tensor in state.items()}
+            lanes = [lanes[i] for i in keep]
+            batches = batches.kept(keep, stack.problem.mask) if batches else None
     cost.seconds = time.perf_counter() - started
     return cost
+
+
+class Tally:
+    """Means of the metrics over the last training batches, where a protocol scores so."""
+
+    def __init__(self, n_batches: int) -> None:
+        self.n_batches = n_batches
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, metrics: dict[str, Tensor]) -> None:
+        """Counts one batch."""
+        self._sums = {name: self._sums.get(name, 0) + value / self.n_batches for name, value in metrics.items()}
+
+    def means(self) -> dict[str, Tensor]:
+        """The means so far; empty before the first batch that counts."""
+        return self._sums
 
 
 def _open(group: LaneGroup, device: torch.device) -> tuple[Stack, list[Lane]]:
@@ -102,27 +130,32 @@ def _gradient(batched: Batched, stack: Stack) -> Tensor:
 
 
 def _verdicts(
-    pair: Pair, batched: Batched, stack: Stack, lanes: list[Lane], step: int
+    pair: Pair, batched: Batched, stack: Stack, lanes: list[Lane], scores: dict[str, Tensor], step: int
 ) -> Iterator[tuple[Trial, dict[str, Tensor]]]:
     """The trials that end at this step, with their weights. Updates the lanes."""
     criterion = pair.training.criterion
-    metrics = {name: values.double().cpu().tolist() for name, values in batched.metrics(stack).items()}
+    metrics = {name: values.double().cpu().tolist() for name, values in scores.items()}
     finite = torch.isfinite(stack.weights).all(dim=1).cpu().tolist()
     named = stack.layout.split(stack.weights)
     for i, lane in enumerate(lanes):
         value = metrics[criterion.metric][i] if finite[i] else math.nan
-        status = _status(criterion, value, step, pair.training.steps, lane) if lane.alive else None
+        status = _status(pair.training, value, step, lane) if lane.alive else None
         if status is None:
             continue
         lane.alive = False
-        scores = {name: values[i] for name, values in metrics.items() if math.isfinite(values[i])}
-        yield finished(pair, lane.trial, status, step, scores, lane.data), {n: w[i].clone() for n, w in named.items()}
+        own = {name: values[i] for name, values in metrics.items() if math.isfinite(values[i])}
+        found = batched.analysis(stack, i) if pair.training.analyses else {}
+        weights = {name: w[i].clone() for name, w in named.items()}
+        yield finished(pair, lane.trial, status, step, own, {**lane.data, **found}), weights
 
 
 def finished(
     pair: Pair, trial: TrialSpec, status: TrialStatus, steps: int, metrics: dict[str, float], data: dict[str, float]
 ) -> Trial:
-    """The record of a trial that has ended."""
+    """The record of a trial that has ended, with the facts it holds where its task can tell."""
+    held = pair.task.plugin.facts_held(metrics, trial.load)
+    if held is not None:
+        metrics = {**metrics, FACTS_HELD: held}
     return Trial(
         key=pair.key(trial),
         load=trial.load,
@@ -135,30 +168,30 @@ def finished(
     )
 
 
-def _status(criterion: Criterion, value: float, step: int, steps: int, lane: Lane) -> TrialStatus | None:
+def _status(training: Training, value: float, step: int, lane: Lane) -> TrialStatus | None:
     """How a lane ends now, or None if it goes on. Updates its best metric."""
     if not math.isfinite(value):
         return TrialStatus.DIVERGED
-    sign = 1 if criterion.at_least else -1
-    score, goal = sign * value, sign * criterion.threshold
+    sign = 1 if training.criterion.at_least else -1
+    score, goal = sign * value, sign * training.criterion.threshold
+    is_last = step >= training.steps
+    if not (training.stops_early or is_last):
+        return None
     if score >= goal:
         return TrialStatus.HELD
     if score > lane.best + BETTER_BY * abs(goal):
         lane.best, lane.best_step = score, step
-    if step >= steps:
+    if is_last:
         return TrialStatus.NOT_HELD
     is_near = score >= goal - NEARLY * abs(goal)
-    return TrialStatus.PLATEAU if not is_near and step - lane.best_step >= PATIENCE * steps else None
+    is_stuck = step - lane.best_step >= PATIENCE * training.steps
+    return TrialStatus.PLATEAU if is_stuck and not is_near else None
 
 
-def _compacted(
-    stack: Stack, state: dict[str, Tensor], lanes: list[Lane]
-) -> tuple[Stack, dict[str, Tensor], list[Lane]]:
-    """Drops finished lanes once enough have gathered, keeping two at least."""
+def _survivors(lanes: list[Lane]) -> list[int] | None:
+    """The lanes to keep once enough have finished, two at least; None: all."""
     alive = [i for i, lane in enumerate(lanes) if lane.alive]
     if not alive or len(lanes) <= 2 or len(alive) > COMPACT_BELOW * len(lanes):
-        return stack, state, lanes
+        return None
     company = [i for i, lane in enumerate(lanes) if not lane.alive]
-    keep = sorted([*alive, *company[: max(0, 2 - len(alive))]])
-    index = torch.tensor(keep, device=stack.weights.device)
-    return stack.kept(index), {name: tensor[index] for name, tensor in state.items()}, [lanes[i] for i in keep]
+    return sorted([*alive, *company[: max(0, 2 - len(alive))]])

@@ -10,10 +10,12 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from capbench.engine.construct import construct_group
 from capbench.engine.lanes import LaneGroup, TrialSpec
 from capbench.engine.train import Cost, OnProgress, OnTrial, finished, train_group
 from capbench.errors import UserError
 from capbench.results import Trial, TrialStatus
+from capbench.solver import GradientSolver
 
 
 class LocalExecutor:
@@ -40,7 +42,9 @@ class LocalExecutor:
             on_trial(trial, weights)
 
         try:
-            return train_group(group, self._device, report, on_progress)
+            is_trained = isinstance(group.pair.solver.plugin, GradientSolver)
+            solve = train_group if is_trained else construct_group
+            return solve(group, self._device, report, on_progress)
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - the plugin border: any fault of a plugin costs its trial only

@@ -14,6 +14,8 @@ from capbench.results import Result, TrialStatus
 from capbench.summary import axis_of, outcomes
 
 SUFFIXES = (".png", ".svg", ".html")
+THRESHOLDS = ("largest_load", "least_budget")
+"""Results that are a point on the axis of the plot, and so can be drawn in it."""
 
 
 def check_plot_path(path: Path) -> None:
@@ -46,7 +48,7 @@ def success_chart(result: Result, fact: str) -> alt.LayerChart:
     y = alt.Y("share:Q", title=y_title, scale=alt.Scale(domain=[0, 1]))
     points = alt.Chart(_data(_points(result)))
     layers: list[alt.Chart] = [*_interval(result)]
-    if result.capacity.kind != "success_rate":
+    if result.capacity.kind in THRESHOLDS:
         layers.append(alt.Chart(_data(_curve(result))).mark_line(color="#888888").encode(x=x, y=y))
     layers.append(points.mark_rule(color="#4c78a8").encode(x=x, y=alt.Y("low:Q", title=y_title), y2="high:Q"))
     tooltip = [
@@ -69,9 +71,12 @@ def _subtitle(result: Result, fact: str) -> str:
     ends = (
         f"{capacity.ci_low or 0:.3g} to {capacity.ci_high:.3g}" if capacity.ci_high else f"from {capacity.ci_low:.3g}"
     )
-    unit = {"largest_load": f"{fact}s", "least_budget": f"{capacity.parameter}", "success_rate": "of the trials"}[
-        capacity.kind
-    ]
+    unit = {
+        "largest_load": f"{fact}s",
+        "least_budget": f"{capacity.parameter}",
+        "success_rate": "of the trials",
+        "overload": f"{fact}s under overload",
+    }[capacity.kind]
     return (
         f"{capacity.estimate:.3g} {unit}, {capacity.confidence:.0%} interval {ends}; {result.n_parameters:,} parameters"
     )
@@ -117,7 +122,7 @@ def _curve(result: Result) -> list[dict[str, float]]:
 def _interval(result: Result) -> list[alt.Chart]:
     """The capacity as a line, its interval as a band."""
     capacity = result.capacity
-    if capacity.kind == "success_rate" or capacity.ci_low is None or capacity.ci_high is None:
+    if capacity.kind not in THRESHOLDS or capacity.ci_low is None or capacity.ci_high is None:
         return []
     data = alt.Chart(_data([{"low": capacity.ci_low, "high": capacity.ci_high, "at": capacity.estimate}]))
     band = data.mark_rect(color="#f58518", opacity=0.25).encode(x="low:Q", x2="high:Q")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from statistics import fmean
 
+from capbench.bound import FACTS
 from capbench.report.text import number, plain, table
-from capbench.results import BoundRecord, Result, Trial, TrialStatus
+from capbench.results import BoundRecord, Capacity, Result, Trial, TrialStatus
 
 
 def result_text(result: Result, fact: str) -> str:
@@ -14,7 +15,9 @@ def result_text(result: Result, fact: str) -> str:
     parts = [
         _heading(result),
         _answer(result, fact),
+        _three_numbers(result, fact),
         _bounds(result),
+        _found(result),
         _by_point(result, fact),
         _failures(result),
         _cost(result),
@@ -38,7 +41,7 @@ def _answer(result: Result, fact: str) -> str:
         ("parameters", number(result.n_parameters)),
         ("bits", f"{number(result.bits)}, {result.bits_per_parameter:.3g} a parameter"),
     ]
-    if capacity.kind == "success_rate":
+    if capacity.kind in ("success_rate", "overload"):
         rows[2] = ("criterion", str(result.protocol.criterion))
     if capacity.kind == "least_budget" and capacity.d_qk_total is not None:
         ends = f"{number(capacity.d_qk_total_low)} to {number(capacity.d_qk_total_high)}"
@@ -50,19 +53,23 @@ def _answer(result: Result, fact: str) -> str:
 
 
 def _capacity_label(result: Result) -> str:
-    return {"largest_load": "capacity", "least_budget": "least budget", "success_rate": "success rate"}[
-        result.capacity.kind
-    ]
+    return {
+        "largest_load": "capacity",
+        "least_budget": "least budget",
+        "success_rate": "success rate",
+        "overload": "facts held",
+    }[result.capacity.kind]
 
 
 def _capacity_words(result: Result, fact: str) -> str:
     capacity, protocol = result.capacity, result.protocol
     if capacity.kind == "success_rate":
         return f"{capacity.estimate:.0%} of the trials hold {protocol.at} {fact}s"
-    sign = {"estimated": "", "at_least": "at least ", "below": "at most "}[capacity.status]
+    if capacity.kind == "overload":
+        return f"{number(capacity.estimate)} of {protocol.at} {fact}s under overload"
     if capacity.kind == "least_budget":
-        return f"{capacity.parameter} {sign}{number(capacity.estimate)} to hold {protocol.at} {fact}s"
-    return f"{sign}{number(capacity.estimate)} {fact}s"
+        return f"{capacity.parameter} {_with_sign(capacity)} to hold {protocol.at} {fact}s"
+    return f"{_with_sign(capacity)} {fact}s"
 
 
 def _interval(result: Result) -> str:
@@ -80,6 +87,32 @@ def _window(result: Result) -> str:
     working = ", ".join(f"{rate:g}" for rate in result.rates.working) or "none"
     tried = ", ".join(f"{rate:g}" for rate in result.rates.tried)
     return f"working: {working} (of {tried})"
+
+
+def _three_numbers(result: Result, fact: str) -> str:
+    """What is guaranteed, what explicit weights reach, and what training finds, side by side."""
+    capacity = result.capacity
+    guarantees = [b.value for b in result.bounds if b.kind == "lower" and b.quantity == FACTS and b.value is not None]
+    if capacity.kind != "largest_load" or not (guarantees or result.constructed):
+        return ""
+    is_constructed = not result.rates
+    constructed = capacity if is_constructed else result.constructed and result.constructed.capacity
+    row = (
+        number(max(guarantees, default=None)),
+        _with_sign(constructed) if constructed else "–",
+        "–" if is_constructed else _with_sign(capacity),
+    )
+    return table([row], (f"{fact}s guaranteed", "constructed", "trained"))
+
+
+def _with_sign(capacity: Capacity) -> str:
+    sign = {"estimated": "", "at_least": "at least ", "below": "at most "}[capacity.status]
+    return f"{sign}{number(capacity.estimate)}"
+
+
+def _found(result: Result) -> str:
+    """What was found of the data and the models themselves."""
+    return plain("\n".join(f"{name.replace('_', ' ')}: {number(value)}" for name, value in result.data.items()))
 
 
 def _bounds(result: Result) -> str:

@@ -1,0 +1,80 @@
+"""Options: a run as the user words it, turned into a checked request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from capbench.architecture import Architecture
+from capbench.errors import BadSetting
+from capbench.matching import match_parameters, parse_count
+from capbench.presets import preset_named
+from capbench.protocols import protocol_named
+from capbench.registry import Registry
+from capbench.request import Request, check_pair
+from capbench.settings import Configured, configure, parse_sets
+from capbench.task import Task
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The words of `capbench run`; the meaning of each stands in its help."""
+
+    task: str
+    arch: str
+    sets: tuple[str, ...] = ()
+    params: str | None = None
+    match: str | None = None
+    preset: str = "standard"
+    at: int | None = None
+    minimize: str | None = None
+    overload: bool = False
+    analyse: bool = False
+    protocol: str = "capbench"
+    seeds: int | None = None
+    ci_width: float = 0.05
+    rates: tuple[float, ...] = ()
+    steps: int | None = None
+    solver: str = "adam"
+    device: str = "auto"
+
+
+def build_request(options: RunOptions, registry: Registry) -> Request:
+    """Names looked up, fields set, the width matched where that is asked for."""
+    overrides, preset, protocol = (
+        parse_sets(options.sets),
+        preset_named(options.preset),
+        protocol_named(options.protocol),
+    )
+    task = configure(registry.task(options.task), preset.name, overrides["task"])
+    architecture = configure(registry.architecture(options.arch), preset.name, overrides["arch"])
+    fields = {**protocol.solver_fields, **overrides["solver"]}
+    return Request(
+        task=task,
+        architecture=_matched(options, registry, task, architecture),
+        solver=configure(registry.solver(options.solver), preset.name, fields),
+        preset=preset,
+        at=options.at,
+        minimize=options.minimize,
+        seeds=options.seeds,
+        learning_rates=tuple(sorted(set(options.rates))),
+        steps=options.steps,
+        ci_width=options.ci_width,
+        device=options.device,
+        overload=options.overload,
+        analyse=options.analyse,
+        protocol=protocol,
+    )
+
+
+def _matched(
+    options: RunOptions, registry: Registry, task: Configured[Task], architecture: Configured[Architecture]
+) -> Configured[Architecture]:
+    """The architecture at the width that --params or --match asks for."""
+    if options.params is not None and options.match is not None:
+        raise BadSetting("--params and --match both choose the count; give one of them")
+    if options.params is not None:
+        return match_parameters(task.plugin, architecture, parse_count(options.params))
+    if options.match is not None:
+        other = configure(registry.architecture(options.match), options.preset, {})
+        return match_parameters(task.plugin, architecture, check_pair(task.plugin, other.plugin))
+    return architecture
