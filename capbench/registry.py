@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import os
 import re
-import sys
 import traceback
 import warnings
 from collections import Counter
@@ -163,9 +161,7 @@ def _load(point: EntryPoint, registry: Registry) -> Failure | None:
     """Imports one plugin and takes its classes, all or none; says what went wrong."""
     provenance = _provenance(point)
     try:
-        # What a plugin prints while loading must not end up in somebody's JSON.
-        with contextlib.redirect_stdout(sys.stderr):
-            offers = collect(point.load())
+        offers = collect(point.load())
         for hook, cls in offers:
             registry.refuse_taken(hook, cls, provenance)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the plugin border

@@ -37,11 +37,15 @@ class Recipe:
 
 
 class Problem(NamedTuple):
-    """One set of facts. Facts beyond the problem's load fill the slots up and are masked out."""
+    """One set of facts."""
 
     inputs: tuple[Tensor, ...]
     targets: Tensor
     mask: Tensor
+    """How much each slot counts, as floating-point weights: 0 where slots are filled up beyond the load.
+
+    A training batch is the same problem with a mask that counts how often each fact was drawn.
+    """
 
 
 class Task(Plugin):

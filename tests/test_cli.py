@@ -234,7 +234,7 @@ def test_an_interrupted_run_keeps_its_trials_and_goes_on(own_store: Path) -> Non
     import signal
     import time
 
-    command = [sys.executable, "-m", "capbench.cli", *SMOKE, "--set", "task.n_items=48", "--steps", "1500", "--json"]
+    command = [sys.executable, "-m", "capbench.cli", *SMOKE, "--lr", "0.2", "--steps", "1500", "--json"]
     environment = {**os.environ, "CAPBENCH_HOME": str(own_store)}
     running = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60

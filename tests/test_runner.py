@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from capbench_plugins.mha import Mha
-from capbench_tasks.rgr import Rgr
 
 from capbench import FACTS, Bound, BoundValue, Kind, NotApplicable, Pedigree
 from capbench.errors import BoundBroken, StoreUnavailable
 from capbench.store import Store
 from capbench.theory import LARGEST_HELD, bracket, compare, refuse_broken
+from capbench_plugins.mha import Mha
+from capbench_tasks.rgr import Rgr
 
 FLAKY = '''
 import torch

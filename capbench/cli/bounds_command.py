@@ -25,23 +25,19 @@ def bounds_command(
     strict_plugins: bool, task: str, arch: str, sets: tuple[str, ...], preset: str, at: int | None, as_json: bool
 ) -> None:
     """Evaluate every bound that applies to a task and an architecture."""
-    from capbench.presets import preset_named
+    from capbench.cli.output import plugins_print_to_stderr
+    from capbench.options import RunOptions, build_request
     from capbench.registry import load_registry
-    from capbench.settings import configure, parse_sets
-
-    overrides, _ = parse_sets(sets), preset_named(preset)
-    registry = load_registry(strict=strict_plugins)
-    chosen_task = configure(registry.task(task), preset, overrides["task"]).plugin
-    architecture = configure(registry.architecture(arch), preset, overrides["arch"]).plugin
     from capbench.report.result_text import bounds_table
     from capbench.report.text import as_json_text, plain
-    from capbench.request import check_load, check_pair
     from capbench.theory import compare
 
-    check_pair(chosen_task, architecture)
-    if at is not None:
-        check_load(chosen_task, at)
-    records = compare([p.cls for p in registry.bounds.values()], chosen_task, architecture, at, {})
+    with plugins_print_to_stderr():
+        registry = load_registry(strict=strict_plugins)
+        request = build_request(RunOptions(task, arch, sets=sets, preset=preset, at=at), registry)
+        request.check()
+        bounds = [provided.cls for provided in registry.bounds.values()]
+        records = compare(bounds, request.task.plugin, request.architecture.plugin, at, {})
     if as_json:
         click.echo(as_json_text(records))
         return

@@ -11,11 +11,13 @@ import click
 @click.pass_obj
 def describe_command(strict_plugins: bool, name: str, as_json: bool) -> None:
     """Explain a task, architecture, bound or solver and its parameters."""
+    from capbench.cli.output import plugins_print_to_stderr
     from capbench.registry import load_registry
     from capbench.report.catalogue import description, description_text
     from capbench.report.text import as_json_text
 
-    found = [description(provided) for provided in load_registry(strict=strict_plugins).any(name)]
+    with plugins_print_to_stderr():
+        found = [description(provided) for provided in load_registry(strict=strict_plugins).any(name)]
     if as_json:
         click.echo(as_json_text(found[0] if len(found) == 1 else found))
     else:

@@ -10,9 +10,11 @@ import click
 @click.pass_obj
 def list_command(strict_plugins: bool, as_json: bool) -> None:
     """List tasks, architectures, bounds and solvers, and which pairs fit."""
+    from capbench.cli.output import plugins_print_to_stderr
     from capbench.registry import load_registry
     from capbench.report.catalogue import catalogue, catalogue_text
     from capbench.report.text import as_json_text
 
-    found = catalogue(load_registry(strict=strict_plugins))
+    with plugins_print_to_stderr():
+        found = catalogue(load_registry(strict=strict_plugins))
     click.echo(as_json_text(found) if as_json else catalogue_text(found))

@@ -13,11 +13,12 @@ import click
 @click.pass_obj
 def plugins_command(strict_plugins: bool, as_json: bool, with_traceback: bool) -> None:
     """Show installed plugins, who provides them, and what failed to load and why."""
+    from capbench.cli.output import plugins_print_to_stderr
     from capbench.registry import PluginWarning, load_registry
     from capbench.report.catalogue import installed, installed_text
     from capbench.report.text import as_json_text
 
-    with warnings.catch_warnings():  # this command's own output says it
+    with plugins_print_to_stderr(), warnings.catch_warnings():  # this command's own output says it
         warnings.simplefilter("ignore", PluginWarning)
         registry = load_registry(strict=strict_plugins)
     found = installed(registry)

@@ -71,6 +71,7 @@ def run_command(
     plot: Path | None,
 ) -> None:
     """Measure how many facts an architecture holds."""
+    from capbench.cli.output import plugins_print_to_stderr
     from capbench.cli.progress import show_progress
     from capbench.options import RunOptions, build_request
     from capbench.registry import load_registry
@@ -98,14 +99,14 @@ def run_command(
         solver=solver,
         device=device,
     )
-    registry = load_registry(strict=strict_plugins)
-    request = build_request(options, registry)
     if plot:
         from capbench.report.plot import check_plot_path, save_plot
 
         check_plot_path(plot)
-    request.check()
-    with show_progress() as progress:
+    with plugins_print_to_stderr(), show_progress() as progress:
+        registry = load_registry(strict=strict_plugins)
+        request = build_request(options, registry)
+        request.check()
         result = execute(request, registry, Store(home()), progress)
     fact = request.task.plugin.fact
     click.echo(as_json_text(result) if as_json else result_text(result, fact))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 import traceback
 from collections.abc import Iterable
 
@@ -27,10 +25,8 @@ class LocalExecutor:
     def run(self, groups: Iterable[LaneGroup], on_trial: OnTrial, on_progress: OnProgress) -> Cost:
         """Runs each group to its end."""
         cost = Cost()
-        # stdout belongs to the result: what a plugin prints goes where progress goes.
-        with contextlib.redirect_stdout(sys.stderr):
-            for group in groups:
-                cost.add(self._run_group(group, on_trial, on_progress))
+        for group in groups:
+            cost.add(self._run_group(group, on_trial, on_progress))
         return cost
 
     def _run_group(self, group: LaneGroup, on_trial: OnTrial, on_progress: OnProgress) -> Cost:

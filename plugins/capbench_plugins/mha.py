@@ -5,56 +5,105 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from capbench import Architecture, Heads, Relation, Signature, UnsupportedSignature, hookimpl
+from capbench import Architecture, Heads, Lookup, Recall, Relation, Signature, hookimpl
+from capbench_plugins.attention import Maps, attend, attend_grid, gaussian
+from capbench_plugins.relations import Readout, RelationScores, RoutedScores, SoftmaxScores
 
 
 class Mha(Architecture):
-    """Multi-head attention; on relation tasks only its key-query channel speaks."""
+    """Multi-head attention: of a query over its context, of the last token over all, or between items."""
 
     name: ClassVar[str] = "mha"
 
+    d_model: int = Field(16, ge=1, le=4096, description="width of the token embeddings, on lookup tasks")
     n_heads: int = Field(4, ge=1, le=4096, description="H: number of heads")
     d_qk: int = Field(8, ge=1, le=4096, description="query/key width of a head; D_K = n_heads * d_qk")
+    d_vo: int = Field(8, ge=1, le=4096, description="value/output width of a head, where values are read")
+    readout: Readout = Field(
+        "max",
+        description="how a relation is read: max over heads of the scores; softmax: of the attention weights; "
+        "routed: from the value that attention brings",
+    )
     init_scale: float = Field(
         2.0, gt=0, description="initial query and key weights have standard deviation init_scale / sqrt(d)"
     )
 
     def build(self, signature: Signature) -> nn.Module:
-        """The module for a relation task."""
-        if not isinstance(signature, Relation):
-            raise UnsupportedSignature(
-                f"mha scores relations between items; it has no read-out for {type(signature).__name__}"
+        """The module for any of the three signatures."""
+        if isinstance(signature, Relation):
+            return self._relation(signature.d_item)
+        if isinstance(signature, Recall):
+            return RecallAttention(
+                signature.d_input, signature.n_classes, self.n_heads, self.d_qk, self.d_vo, self.init_scale
             )
-        return RelationScores(signature.d_item, self.n_heads, self.d_qk, self.init_scale)
+        return TokenAttention(signature, self.d_model, self.n_heads, self.d_qk, self.d_vo, self.init_scale)
+
+    def _relation(self, d_item: int) -> nn.Module:
+        if self.readout == "routed":
+            return RoutedScores(d_item, self.n_heads, self.d_qk, self.d_vo, self.init_scale)
+        scores = SoftmaxScores if self.readout == "softmax" else RelationScores
+        return scores(d_item, self.n_heads, self.d_qk, self.init_scale)
+
+    def widths(self, signature: Signature) -> tuple[str, ...]:
+        """Heads first, then the width of a head: of its key-query channel where only that speaks."""
+        return ("n_heads", "d_qk") if isinstance(signature, Relation) else ("n_heads", "d_vo")
 
     def heads(self, signature: Signature) -> Heads | None:
-        """Its heads as the theorems count them."""
-        if not isinstance(signature, Relation):
-            return None
-        return Heads(self.n_heads, signature.d_item, self.d_qk, d_vo=0)
+        """Its heads as the theorems count them; with routed values the key-query channel does not speak alone."""
+        if isinstance(signature, Relation):
+            return None if self.readout == "routed" else Heads(self.n_heads, signature.d_item, self.d_qk, d_vo=0)
+        d_model = signature.d_input if isinstance(signature, Recall) else self.d_model
+        return Heads(self.n_heads, d_model, self.d_qk, self.d_vo)
 
 
-class RelationScores(nn.Module):
-    """Edge iff max over heads of (x_i W_Q)·(x_j W_K) exceeds a threshold (Adler 2025, arXiv 2509.22840, §2)."""
+class AttentionHeads(nn.Module):
+    """The weights of a layer of heads that answers in logits."""
 
-    def __init__(self, d_item: int, n_heads: int, d_qk: int, init_scale: float) -> None:
+    def __init__(self, d: int, n_classes: int, n_heads: int, d_qk: int, d_vo: int, init_scale: float) -> None:
         super().__init__()
-        std = init_scale / math.sqrt(d_item)
-        self.W_Q = nn.Parameter(torch.randn(n_heads, d_item, d_qk) * std)
-        self.W_K = nn.Parameter(torch.randn(n_heads, d_item, d_qk) * std)
-        self.scale = nn.Parameter(torch.ones(()))
-        self.threshold = nn.Parameter(torch.full((), 0.5))
+        self.W_Q = gaussian(n_heads, d, d_qk, std=init_scale / math.sqrt(d))
+        self.W_K = gaussian(n_heads, d, d_qk, std=init_scale / math.sqrt(d))
+        self.W_V = gaussian(n_heads, d, d_vo, std=1 / math.sqrt(d))
+        self.W_O = gaussian(n_heads, d_vo, n_classes, std=1 / math.sqrt(n_heads * d_vo))
 
-    def forward(self, items: Tensor) -> Tensor:
-        """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
-        queries = items @ self.W_Q  # (heads, items, d_qk)
-        keys = items @ self.W_K  # (heads, items, d_qk)
-        scores = (queries @ keys.mT).amax(dim=0)  # (items, items)
-        return self.scale * (scores - self.threshold)
+    def maps(self) -> Maps:
+        """The four matrices of every head."""
+        return self.W_Q, self.W_K, self.W_V, self.W_O
+
+
+class RecallAttention(AttentionHeads):
+    """Σ_h softmax(e W_Q W_Kᵀ Eᵀ / √d_qk) E W_V W_O: a query e attends to its context E alone.
+
+    Mahdavi et al. 2024, Memorization Capacity of Multi-Head Attention, arXiv 2306.02010.
+    """
+
+    def forward(self, contexts: Tensor, queries: Tensor) -> Tensor:
+        """(slots or 1, n, d) contexts, (slots, d) queries -> (slots, n_classes) logits."""
+        return attend(queries, contexts, *self.maps())
+
+
+class TokenAttention(AttentionHeads):
+    """The same on tokens: the last one is the query, and attends to all of them, itself included."""
+
+    def __init__(self, signature: Lookup, d_model: int, n_heads: int, d_qk: int, d_vo: int, init_scale: float) -> None:
+        super().__init__(d_model, signature.n_classes, n_heads, d_qk, d_vo, init_scale)
+        self.signature = signature
+        self.W_E = gaussian(signature.n_tokens, d_model, std=1.0)
+        if signature.length == 2:
+            self.forward_grid = self.read_grid  # only here can all pairs be scored without running each
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(slots, length) tokens -> (slots, n_classes) logits."""
+        x = self.W_E[tokens]  # (slots, length, d)
+        return attend(x[:, -1], x, *self.maps())
+
+    def read_grid(self) -> Tensor:
+        """The logits of every pair of tokens, (n_combinations, n_classes), each token projected once."""
+        first, last = (self.W_E[start:stop] for start, stop in self.signature.spans)
+        return attend_grid(first, last, *self.maps()).flatten(0, 1)
 
 
 @hookimpl

@@ -281,6 +281,8 @@ class CountingFloor(Bound):
             raise NotApplicable(
                 "hub-heavy graphs are not equally likely, so that few weights can serve the likely ones"
             )
+        if rgr.context_size:
+            raise NotApplicable("it counts whole graphs, and sampled contexts ask for a part; set task.context_size=0")
         per_dimension = 2 * self.bits_per_weight * d
         if load is not None:
             floor = _family_bits(rgr, load) / per_dimension

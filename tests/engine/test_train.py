@@ -8,9 +8,6 @@ from typing import ClassVar
 
 import pytest
 import torch
-from capbench_plugins.adam import Adam
-from capbench_plugins.mha import Mha
-from capbench_tasks.rgr import Rgr
 from torch import Tensor, nn
 
 from capbench import Architecture, Criterion, Relation
@@ -21,6 +18,9 @@ from capbench.plugin import Plugin
 from capbench.provenance import Provenance
 from capbench.results import Trial, TrialStatus
 from capbench.settings import Configured
+from capbench_plugins.adam import Adam
+from capbench_plugins.mha import Mha
+from capbench_tasks.rgr import Rgr
 
 CPU = torch.device("cpu")
 SMALL = Rgr(n_items=24, d_item=8)

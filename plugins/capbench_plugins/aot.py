@@ -1,0 +1,160 @@
+"""The attention-only transformer: embeddings, attention with a residual, unembedding, and nothing else."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from capbench import Architecture, Heads, Lookup, Signature, UnsupportedSignature, hookimpl
+from capbench_plugins.attention import Maps, attend, attend_grid, uniform
+
+
+class Aot(Architecture):
+    """Attention-only transformer of Dana et al. 2025 (arXiv 2411.10115); without positions, that of Wong 2025."""
+
+    name: ClassVar[str] = "aot"
+
+    d_model: int = Field(10, ge=1, le=4096, description="d: width of embeddings and residual stream")
+    n_heads: int = Field(4, ge=1, le=4096, description="H: heads a layer")
+    d_qk: int = Field(10, ge=1, le=4096, description="query/key width of a head")
+    d_vo: int = Field(10, ge=1, le=4096, description="value/output width of a head")
+    n_layers: int = Field(1, ge=1, le=64, description="attention layers, each added to the stream")
+    positions: bool = Field(True, description="whether a learned vector is added at each position")
+    shared_maps: bool = Field(
+        False,
+        description="one d->d_h and one d_h->d map shared by all heads, as in the code of Dana et al. where d_h != d; "
+        "needs d_qk = d_vo = d_h and one layer",
+    )
+
+    @model_validator(mode="after")
+    def _shared_maps_fit(self) -> Aot:
+        if self.shared_maps and (self.d_qk != self.d_vo or self.n_layers > 1):
+            raise ValueError(
+                f"shared_maps needs d_qk = d_vo and n_layers = 1, got d_qk={self.d_qk}, d_vo={self.d_vo}, "
+                f"n_layers={self.n_layers}; make them so or leave shared_maps off"
+            )
+        return self
+
+    def build(self, signature: Signature) -> nn.Module:
+        """The module for a lookup task."""
+        module = SharedMaps if self.shared_maps else AttentionOnly
+        lookup = tokens_only(signature, self.name)
+        return module(lookup, self.d_model, self.n_heads, self.d_qk, self.d_vo, self.positions, self.n_layers)
+
+    def widths(self, signature: Signature) -> tuple[str, ...]:
+        """Width of the stream, then heads, then the value width of a head."""
+        return ("d_model", "n_heads") if self.shared_maps else ("d_model", "n_heads", "d_vo")
+
+    def heads(self, signature: Signature) -> Heads | None:
+        """Its heads as the theorems count them; heads behind shared maps are another architecture."""
+        if self.shared_maps or not isinstance(signature, Lookup):
+            return None
+        return Heads(self.n_heads, self.d_model, self.d_qk, self.d_vo, self.n_layers, has_skip=True)
+
+
+def tokens_only(signature: Signature, name: str) -> Lookup:
+    """The signature, if it is that of a lookup task."""
+    if not isinstance(signature, Lookup):
+        raise UnsupportedSignature(
+            f"{name} embeds tokens; {type(signature).__name__} tasks give vectors (capbench list shows what fits)"
+        )
+    return signature
+
+
+class AttentionOnly(nn.Module):
+    """T(t) = (x_S + Σ_h softmax(x_S W_Q W_Kᵀ xᵀ / √d_qk) x W_V W_O) W_U with x_s = W_E[t_s] + P_s, at the last S.
+
+    With more layers, x is what the `earlier` ones made of it; the weights named here are the last layer's.
+    """
+
+    P: Tensor | None
+
+    def __init__(
+        self, signature: Lookup, d: int, n_heads: int, d_qk: int, d_vo: int, positions: bool = False, n_layers: int = 1
+    ) -> None:
+        super().__init__()
+        limit = 1 / math.sqrt(d)
+        self.signature = signature
+        self.W_E = uniform(signature.n_tokens, d, limit=limit)
+        self.P = uniform(signature.length, d, limit=limit) if positions else None
+        self.earlier = nn.ModuleList(CausalLayer(d, n_heads, d_qk, d_vo) for _ in range(n_layers - 1))
+        self.W_Q, self.W_K, self.W_V, self.W_O = initial_maps(d, n_heads, d_qk, d_vo)
+        self.W_U = uniform(d, signature.n_classes, limit=limit)
+        if signature.length == 2 and n_layers == 1:
+            self.forward_grid = self.read_grid  # only here can all pairs be scored without running each
+
+    def maps(self) -> Maps:
+        """The four matrices of every head of the last layer."""
+        return self.W_Q, self.W_K, self.W_V, self.W_O
+
+    def read(self, stream: Tensor) -> Tensor:
+        """(slots, d) residual stream at the last position -> (slots, n_classes) logits."""
+        return stream @ self.W_U
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(slots, length) tokens -> (slots, n_classes) logits."""
+        x = self.W_E[tokens]  # (slots, length, d)
+        if self.P is not None:
+            x = x + self.P
+        for layer in self.earlier:
+            x = layer(x)
+        return self.read(x[:, -1] + attend(x[:, -1], x, *self.maps()))
+
+    def read_grid(self) -> Tensor:
+        """The logits of every pair of tokens, (n_combinations, n_classes), each token projected once."""
+        first, last = (self.W_E[start:stop] for start, stop in self.signature.spans)
+        if self.P is not None:
+            first, last = first + self.P[0], last + self.P[1]
+        stream = last + attend_grid(first, last, *self.maps())  # (first, last, d)
+        return self.read(stream.flatten(0, 1))
+
+
+class CausalLayer(nn.Module):
+    """x_s + Σ_h softmax over r <= s of (x_s W_Q W_Kᵀ x_rᵀ / √d_qk) x_r W_V W_O, at every position s."""
+
+    def __init__(self, d: int, n_heads: int, d_qk: int, d_vo: int) -> None:
+        super().__init__()
+        self.W_Q, self.W_K, self.W_V, self.W_O = initial_maps(d, n_heads, d_qk, d_vo)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(slots, length, d) vectors -> the same, each with what it attended to added."""
+        q, k, v = (torch.einsum("sld,hde->shle", x, W) for W in (self.W_Q, self.W_K, self.W_V))
+        later = torch.ones_like(x[0] @ x[0].mT, dtype=torch.bool).triu(1)  # (length, length)
+        scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(later, -math.inf)  # (slots, heads, length, length)
+        return x + torch.einsum("shlv,hvd->sld", scores.softmax(dim=-1) @ v, self.W_O)
+
+
+class SharedMaps(AttentionOnly):
+    """Heads of width d_h that all look through one d -> d_h map and answer through one d_h -> d map.
+
+    The architecture of the published code of Dana et al. where d_h differs from d.
+    """
+
+    def __init__(
+        self, signature: Lookup, d: int, n_heads: int, d_qk: int, d_vo: int, positions: bool = False, n_layers: int = 1
+    ) -> None:
+        super().__init__(signature, d, n_heads, d_qk, d_vo, positions, n_layers)
+        self.W_in = uniform(d, d_qk, limit=1 / math.sqrt(d))
+        self.W_out = uniform(d_vo, d, limit=1 / math.sqrt(d_vo))
+        self.W_Q, self.W_K, self.W_V, self.W_O = initial_maps(d_qk, n_heads, d_qk, d_vo)
+
+    def maps(self) -> Maps:
+        """The matrices of every head with the shared maps multiplied in."""
+        return self.W_in @ self.W_Q, self.W_in @ self.W_K, self.W_in @ self.W_V, self.W_O @ self.W_out
+
+
+def initial_maps(d: int, n_heads: int, d_qk: int, d_vo: int) -> tuple[nn.Parameter, ...]:
+    """W_Q, W_K, W_V and W_O of a layer, as large as in the code of Dana et al.: Xavier in, 1/√width out."""
+    xavier = math.sqrt(1.5 / d)
+    W_Q, W_K, W_V = (uniform(n_heads, d, width, limit=xavier) for width in (d_qk, d_qk, d_vo))
+    return W_Q, W_K, W_V, uniform(n_heads, d_vo, d, limit=1 / math.sqrt(d_vo))
+
+
+@hookimpl
+def capbench_architectures() -> list[type[Architecture]]:
+    """The attention-only transformer."""
+    return [Aot]

@@ -1,0 +1,57 @@
+"""Softmax attention of one query, as the papers' one-layer models need it: explicit, and batched by vmap."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+Maps = tuple[Tensor, Tensor, Tensor, Tensor]
+"""W_Q, W_K (heads, d, d_qk), W_V (heads, d, d_vo) and W_O (heads, d_vo, d_out), one matrix a head."""
+
+
+def gaussian(*shape: int, std: float) -> nn.Parameter:
+    """Weights drawn with mean 0 and the given standard deviation."""
+    return nn.Parameter(torch.randn(*shape) * std)
+
+
+def uniform(*shape: int, limit: float) -> nn.Parameter:
+    """Weights drawn evenly from -limit to limit."""
+    return nn.Parameter(torch.empty(*shape).uniform_(-limit, limit))
+
+
+def attend(queries: Tensor, contexts: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tensor) -> Tensor:
+    """Σ_h softmax(e W_Q W_Kᵀ Eᵀ / √d_qk) E W_V W_O: each (d,) query e over its (n, d) context E, that row alone."""
+    q = queries @ W_Q / math.sqrt(W_Q.shape[-1])  # (heads, slots, d_qk)
+    if contexts.shape[0] == 1:  # shared by all queries: projected once
+        weights = (q @ (contexts[0] @ W_K).mT).softmax(dim=-1)  # (heads, slots, n)
+        values = weights @ (contexts[0] @ W_V)  # (heads, slots, d_vo)
+    else:  # q·(x W_K) = (q W_Kᵀ)·x, and values likewise: no context is projected at all
+        weights = ((q @ W_K.mT).transpose(0, 1) @ contexts.mT).softmax(dim=-1)  # (slots, heads, n)
+        values = (weights @ contexts).transpose(0, 1) @ W_V  # (heads, slots, d_vo)
+    return torch.einsum("hsv,hvo->so", values, W_O)
+
+
+def attend_grid(first: Tensor, last: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tensor) -> Tensor:
+    """`attend` of every (d,) vector of `last` over each pair of one of `first` and itself, (first, last, d_out).
+
+    Over two positions the softmax is a sigmoid a of the difference of two scores, and a head's output is
+    u_last + a (u_first - u_last) with u = x W_V W_O: every vector is projected once, not once a pair.
+    """
+    queries = by_head(last, W_Q / math.sqrt(W_Q.shape[-1]))  # (last, heads, d_qk)
+    own = (queries * by_head(last, -W_K)).sum(dim=-1)  # minus signs stand at the small tensors: cheaper backwards
+    share = torch.sigmoid(torch.einsum("khe,qhe->kqh", by_head(first, W_K), queries) + own)  # (first, last, heads)
+    return mix_grid(share, by_head(first, W_V @ W_O), by_head(last, W_V @ W_O))
+
+
+def mix_grid(share: Tensor, from_first: Tensor, from_last: Tensor) -> Tensor:
+    """Σ_h u_last + a (u_first - u_last): (first, last, heads) shares of (vectors, heads, d_out) outputs."""
+    gained = share @ from_first
+    lost = (share.transpose(0, 1) @ -from_last).transpose(0, 1)
+    return gained + lost + from_last.sum(dim=1)  # (first, last, d_out)
+
+
+def by_head(vectors: Tensor, W: Tensor) -> Tensor:
+    """(n, d) vectors through each of (heads, d, width) maps: (n, heads, width)."""
+    return torch.einsum("nd,hde->nhe", vectors, W)

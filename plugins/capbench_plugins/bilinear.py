@@ -1,0 +1,83 @@
+"""A plain associative memory, the floor of floors: one matrix, keys that are not learned, no attention."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from capbench import Architecture, Lookup, Recall, Signature, UnsupportedSignature, hookimpl
+from capbench_plugins.attention import gaussian
+
+
+class Bilinear(Architecture):
+    """Associative memory W = Σ v kᵀ, learned as one matrix on fixed keys.
+
+    On pairs of tokens a key is the outer product of two fixed random vectors, one a token; on relations
+    the score of two items is x_i W x_jᵀ. What comes out is linear in W, so training cannot get stuck:
+    what this memory does not hold after training, it hardly can.
+    """
+
+    name: ClassVar[str] = "bilinear"
+
+    d_model: int = Field(10, ge=1, le=1024, description="width of a token's vector, on lookup tasks; a key has d²")
+
+    def build(self, signature: Signature) -> nn.Module:
+        """The module for pairs of tokens or of items."""
+        if isinstance(signature, Recall):
+            raise UnsupportedSignature("bilinear joins two vectors; a recall task gives a whole context to each query")
+        if not isinstance(signature, Lookup):
+            return RelationMatrix(signature.d_item)
+        if signature.length != 2:
+            raise UnsupportedSignature(f"bilinear joins two tokens, got sequences of {signature.length}")
+        return PairMemory(signature, self.d_model)
+
+    def widths(self, signature: Signature) -> tuple[str, ...]:
+        """The width of a token's vector; on relations nothing is free."""
+        return ("d_model",) if isinstance(signature, Lookup) else ()
+
+
+class PairMemory(nn.Module):
+    """Logits (x_1 ⊗ x_2) W: only W is trained, the tokens' Gaussian vectors x stay as drawn."""
+
+    vectors: Tensor
+
+    def __init__(self, signature: Lookup, d: int) -> None:
+        super().__init__()
+        self.signature = signature
+        self.register_buffer("vectors", torch.randn(signature.n_tokens, d))
+        self.W = gaussian(d, d, signature.n_classes, std=1 / d)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(slots, 2) tokens -> (slots, n_classes) logits."""
+        first, last = self.vectors[tokens].unbind(dim=1)  # (slots, d) each
+        key = (first.unsqueeze(-1) * last.unsqueeze(-2)).flatten(1)  # (slots, d * d)
+        return key @ self.W.flatten(0, 1)
+
+    def forward_grid(self) -> Tensor:
+        """The logits of every pair, (n_combinations, n_classes), the first token's half of the product done once."""
+        first, last = (self.vectors[start:stop] for start, stop in self.signature.spans)
+        half = torch.einsum("kd,dec->kec", first, self.W)
+        return (last @ half).flatten(0, 1)
+
+
+class RelationMatrix(nn.Module):
+    """Edge iff x_i W x_jᵀ exceeds a threshold: one head of full width."""
+
+    def __init__(self, d_item: int) -> None:
+        super().__init__()
+        self.W = gaussian(d_item, d_item, std=1 / math.sqrt(d_item))
+        self.threshold = nn.Parameter(torch.full((), 0.5))
+
+    def forward(self, items: Tensor) -> Tensor:
+        """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
+        return items @ self.W @ items.mT - self.threshold
+
+
+@hookimpl
+def capbench_architectures() -> list[type[Architecture]]:
+    """The associative memory."""
+    return [Bilinear]

@@ -1,0 +1,82 @@
+"""The constructive solver: weights written down from a theorem, loaded into the very module that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
+
+from torch import Generator, Tensor, nn
+
+from capbench import Architecture, CannotConstruct, ConstructiveSolver, Heads, Problem, Solver, Task, hookimpl
+from capbench_plugins import construct_bigrams, construct_rgr, construct_sequences
+
+
+class Construction(Protocol):
+    """What a file of this folder knows of one pair of task and architecture."""
+
+    def reach(self, task: Task, heads: Heads) -> int:
+        """The largest load it is made for; raises CannotConstruct for sizes that it does not know."""
+
+    def weights(
+        self, task: Task, heads: Heads, module: nn.Module, problem: Problem, generator: Generator
+    ) -> dict[str, Tensor]:
+        """Weights by parameter name, in float64 on the CPU."""
+
+
+CONSTRUCTIONS: Mapping[tuple[str, str], Construction] = {
+    ("sequences", "mha"): construct_sequences,
+    ("bigrams", "aot"): construct_bigrams,
+    ("rgr", "mha"): construct_rgr,
+}
+
+
+class Construct(ConstructiveSolver):
+    """Explicit weights: saturated attention on sequences, an exact fit on bigrams, signatures on rgr."""
+
+    name: ClassVar[str] = "construct"
+    dtype: ClassVar[str] = "float64"
+
+    def reach(self, task: Task, architecture: Architecture) -> int:
+        """What the theorem of the pair promises at these sizes; on rgr all, for success is measured there."""
+        construction, heads = _find(task, architecture)
+        return construction.reach(task, heads)
+
+    def find_weights(
+        self,
+        task: Task,
+        architecture: Architecture,
+        module: nn.Module,
+        problem: Problem,
+        load: int,
+        generator: Generator,
+    ) -> dict[str, Tensor]:
+        """Weights that hold the problem, in its precision and on its device."""
+        construction, heads = _find(task, architecture)
+        most = construction.reach(task, heads)
+        if load > most:
+            raise CannotConstruct(
+                f"construct holds at most {most} {task.fact}s of {task.name} in {architecture.name} at these sizes, "
+                f"asked for {load}; lower the load or raise arch.n_heads"
+            )
+        found = construction.weights(task, heads, module, problem, generator)
+        return {name: found[name].to(problem.mask) for name, _ in module.named_parameters()}
+
+
+def _find(task: Task, architecture: Architecture) -> tuple[Construction, Heads]:
+    """The construction of a pair, and the heads that it may count on."""
+    construction = CONSTRUCTIONS.get((task.name, architecture.name))
+    if construction is None:
+        known = ", ".join(f"{arch} on {name}" for name, arch in CONSTRUCTIONS)
+        raise CannotConstruct(f"construct knows {known}; got {architecture.name} on {task.name}: use --solver adam")
+    heads = architecture.heads(task.signature)
+    if heads is None or getattr(architecture, "readout", "max") != "max":
+        raise CannotConstruct(
+            f"construct knows {architecture.name} in its plain form only: leave arch.readout and arch.shared_maps alone"
+        )
+    return construction, heads
+
+
+@hookimpl
+def capbench_solvers() -> list[type[Solver]]:
+    """The constructive solver."""
+    return [Construct]

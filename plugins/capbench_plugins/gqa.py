@@ -1,0 +1,127 @@
+"""Grouped-query attention: several query heads share one head of keys and values."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from capbench import Architecture, Heads, Lookup, Recall, Relation, Signature, hookimpl
+from capbench_plugins.aot import AttentionOnly
+from capbench_plugins.attention import Maps
+from capbench_plugins.mha import RecallAttention
+from capbench_plugins.relations import RelationScores
+
+
+class Gqa(Architecture):
+    """Grouped-query attention (Ainslie et al. 2023, arXiv 2305.13245); one group is multi-query (1911.02150)."""
+
+    name: ClassVar[str] = "gqa"
+
+    d_model: int = Field(10, ge=1, le=4096, description="d: width of embeddings and residual stream, on lookup tasks")
+    n_heads: int = Field(4, ge=1, le=4096, description="H: heads of queries")
+    n_kv_heads: int = Field(
+        2, ge=1, le=4096, description="heads of keys and values, must divide n_heads; 1: multi-query"
+    )
+    d_qk: int = Field(8, ge=1, le=4096, description="query/key width of a head")
+    d_vo: int = Field(8, ge=1, le=4096, description="value/output width of a head, where values are read")
+    positions: bool = Field(True, description="whether a learned vector is added at each position, on lookup tasks")
+    init_scale: float = Field(
+        2.0, gt=0, description="as in mha: query and key weights start at init_scale / sqrt(d), but on lookup tasks"
+    )
+
+    @model_validator(mode="after")
+    def _groups_are_even(self) -> Gqa:
+        if self.n_heads % self.n_kv_heads:
+            fitting = [n for n in range(1, self.n_heads + 1) if self.n_heads % n == 0]
+            raise ValueError(
+                f"n_kv_heads must divide n_heads, got {self.n_kv_heads} for {self.n_heads}; choose from {fitting}"
+            )
+        return self
+
+    def build(self, signature: Signature) -> nn.Module:
+        """The module for any of the three signatures: as `aot` on tokens, else as `mha`."""
+        heads = (self.n_heads, self.n_kv_heads, self.d_qk)
+        if isinstance(signature, Relation):
+            return GroupedScores(signature.d_item, *heads, self.init_scale)
+        if isinstance(signature, Recall):
+            return GroupedRecall(signature.d_input, signature.n_classes, *heads, self.d_vo, self.init_scale)
+        return GroupedTokens(signature, self.d_model, *heads, self.d_vo, self.positions)
+
+    def widths(self, signature: Signature) -> tuple[str, ...]:
+        """Width of the stream, where it is free, then of a head."""
+        if isinstance(signature, Lookup):
+            return ("d_model", "d_vo")
+        return ("d_qk",) if isinstance(signature, Relation) else ("d_qk", "d_vo")
+
+    def heads(self, signature: Signature) -> Heads | None:
+        """Its heads where theorems on free heads still hold: with shared values none are guaranteed to."""
+        if isinstance(signature, Relation):
+            return Heads(self.n_heads, signature.d_item, self.d_qk, d_vo=0)
+        if self.n_kv_heads < self.n_heads:
+            return None
+        d = signature.d_input if isinstance(signature, Recall) else self.d_model
+        return Heads(self.n_heads, d, self.d_qk, self.d_vo, has_skip=isinstance(signature, Lookup))
+
+
+def grouped(W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tensor) -> Maps:
+    """The maps with each head of keys and values repeated for the queries of its group."""
+    return W_Q, _for_each_query(W_K, W_Q), _for_each_query(W_V, W_Q), W_O
+
+
+def _for_each_query(W: Tensor, W_Q: Tensor) -> Tensor:
+    """(n_kv_heads, …) -> (n_heads, …): the heads of a group stand side by side."""
+    return W.repeat_interleave(len(W_Q) // len(W), dim=0)
+
+
+class GroupedTokens(AttentionOnly):
+    """The attention-only transformer with shared keys and values."""
+
+    def __init__(
+        self, signature: Lookup, d: int, n_heads: int, n_kv_heads: int, d_qk: int, d_vo: int, positions: bool
+    ) -> None:
+        super().__init__(signature, d, n_heads, d_qk, d_vo, positions)
+        self.W_K, self.W_V = first_of(self.W_K, n_kv_heads), first_of(self.W_V, n_kv_heads)
+
+    def maps(self) -> Maps:
+        """W_K and W_V repeated for each query head."""
+        return grouped(*super().maps())
+
+
+class GroupedRecall(RecallAttention):
+    """Attention of a query over its context with shared keys and values."""
+
+    def __init__(
+        self, d: int, n_classes: int, n_heads: int, n_kv_heads: int, d_qk: int, d_vo: int, init_scale: float
+    ) -> None:
+        super().__init__(d, n_classes, n_heads, d_qk, d_vo, init_scale)
+        self.W_K, self.W_V = first_of(self.W_K, n_kv_heads), first_of(self.W_V, n_kv_heads)
+
+    def maps(self) -> Maps:
+        """W_K and W_V repeated for each query head."""
+        return grouped(*super().maps())
+
+
+class GroupedScores(RelationScores):
+    """Scores between items with shared keys."""
+
+    def __init__(self, d_item: int, n_heads: int, n_kv_heads: int, d_qk: int, init_scale: float) -> None:
+        super().__init__(d_item, n_heads, d_qk, init_scale)
+        self.W_K = first_of(self.W_K, n_kv_heads)
+
+    def head_scores(self, items: Tensor) -> Tensor:
+        """(x_i W_Q)·(x_j W_K) in each head, (heads, items, items)."""
+        keys = _for_each_query(items @ self.W_K, self.W_Q)  # (heads, items, d_qk)
+        return items @ self.W_Q @ keys.mT
+
+
+def first_of(W: Tensor, n_heads: int) -> nn.Parameter:
+    """Only the first heads of freshly drawn weights."""
+    return nn.Parameter(W[:n_heads].detach().clone())
+
+
+@hookimpl
+def capbench_architectures() -> list[type[Architecture]]:
+    """Grouped-query attention."""
+    return [Gqa]

@@ -1,0 +1,123 @@
+"""A pure MLP: no attention, every input stands at a place of its own in one long vector."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capbench import Architecture, Lookup, Recall, Signature, hookimpl
+from capbench_plugins.attention import uniform
+
+
+class Mlp(Architecture):
+    """MLP with GELU on concatenated embeddings, on a context and its query, or on a pair of items."""
+
+    name: ClassVar[str] = "mlp"
+
+    d_model: int = Field(10, ge=1, le=4096, description="width of the token embeddings, on lookup tasks")
+    d_mlp: int = Field(64, ge=1, le=65536, description="hidden width")
+    n_layers: int = Field(1, ge=1, le=64, description="hidden layers")
+
+    def build(self, signature: Signature) -> nn.Module:
+        """The module for any of the three signatures."""
+        if isinstance(signature, Lookup):
+            return TokenMlp(signature, self.d_model, self.d_mlp, self.n_layers)
+        if isinstance(signature, Recall):
+            return RecallMlp(signature, self.d_mlp, self.n_layers)
+        return RelationMlp(signature.d_item, self.d_mlp, self.n_layers)
+
+    def widths(self, signature: Signature) -> tuple[str, ...]:
+        """Width of the embeddings, where there are any, then of the hidden layers."""
+        return ("d_model", "d_mlp") if isinstance(signature, Lookup) else ("d_mlp",)
+
+
+class HiddenLayers(nn.Module):
+    """All but the first product: z -> GELU(… GELU(z + b) W …) W_out + b_out.
+
+    The first product is the caller's, in parts, so that what many inputs share is projected once.
+    """
+
+    def __init__(self, d_in: int, d_mlp: int, d_out: int, n_layers: int) -> None:
+        super().__init__()
+        limit = 1 / math.sqrt(d_mlp)
+        self.b = uniform(d_mlp, limit=1 / math.sqrt(d_in))
+        self.inner = nn.ModuleList(nn.Linear(d_mlp, d_mlp) for _ in range(n_layers - 1))
+        self.W_out, self.b_out = uniform(d_mlp, d_out, limit=limit), uniform(d_out, limit=limit)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """(…, d_mlp) first products -> (…, d_out)."""
+        hidden = F.gelu(z + self.b)
+        for layer in self.inner:
+            hidden = F.gelu(layer(hidden))
+        return hidden @ self.W_out + self.b_out
+
+
+class TokenMlp(nn.Module):
+    """Logits of an MLP on [W_E[t_1], …, W_E[t_S]]; W_1[s] is the part of the first layer that sees place s."""
+
+    def __init__(self, signature: Lookup, d: int, d_mlp: int, n_layers: int) -> None:
+        super().__init__()
+        d_in = signature.length * d
+        self.signature = signature
+        self.W_E = uniform(signature.n_tokens, d, limit=1.0)
+        self.W_1 = uniform(signature.length, d, d_mlp, limit=1 / math.sqrt(d_in))
+        self.rest = HiddenLayers(d_in, d_mlp, signature.n_classes, n_layers)
+        if signature.length == 2:
+            self.forward_grid = self.read_grid
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(slots, length) tokens -> (slots, n_classes) logits."""
+        x = self.W_E[tokens].flatten(1)  # (slots, length * d)
+        logits: Tensor = self.rest(x @ self.W_1.flatten(0, 1))
+        return logits
+
+    def read_grid(self) -> Tensor:
+        """The logits of every pair of tokens, (n_combinations, n_classes), each token projected once a place."""
+        first, last = (
+            self.W_E[start:stop] @ W for (start, stop), W in zip(self.signature.spans, self.W_1, strict=True)
+        )
+        logits: Tensor = self.rest((first.unsqueeze(1) + last).flatten(0, 1))  # (first * last, n_classes)
+        return logits
+
+
+class RecallMlp(nn.Module):
+    """Logits of an MLP on [E_1, …, E_n, e]: a context, flattened, and its query."""
+
+    def __init__(self, signature: Recall, d_mlp: int, n_layers: int) -> None:
+        super().__init__()
+        d_context, d = signature.n_context * signature.d_input, signature.d_input
+        limit = 1 / math.sqrt(d_context + d)
+        self.W_context = uniform(d_context, d_mlp, limit=limit)
+        self.W_query = uniform(d, d_mlp, limit=limit)
+        self.rest = HiddenLayers(d_context + d, d_mlp, signature.n_classes, n_layers)
+
+    def forward(self, contexts: Tensor, queries: Tensor) -> Tensor:
+        """(slots or 1, n, d) contexts, (slots, d) queries -> (slots, n_classes) logits."""
+        logits: Tensor = self.rest(contexts.flatten(1) @ self.W_context + queries @ self.W_query)
+        return logits
+
+
+class RelationMlp(nn.Module):
+    """Score of an MLP on [x_i, x_j] for every ordered pair of items."""
+
+    def __init__(self, d_item: int, d_mlp: int, n_layers: int) -> None:
+        super().__init__()
+        limit = 1 / math.sqrt(d_item)  # the vectors have length 1
+        self.W_source, self.W_target = uniform(d_item, d_mlp, limit=limit), uniform(d_item, d_mlp, limit=limit)
+        self.rest = HiddenLayers(2 * d_item, d_mlp, 1, n_layers)
+
+    def forward(self, items: Tensor) -> Tensor:
+        """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
+        pairs = (items @ self.W_source).unsqueeze(1) + items @ self.W_target  # (items, items, d_mlp)
+        scores: Tensor = self.rest(pairs).squeeze(-1)
+        return scores
+
+
+@hookimpl
+def capbench_architectures() -> list[type[Architecture]]:
+    """The MLP."""
+    return [Mlp]

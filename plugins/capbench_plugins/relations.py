@@ -1,0 +1,70 @@
+"""Three ways to read from attention heads which items are related."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from capbench_plugins.attention import gaussian
+
+Readout = Literal["max", "softmax", "routed"]
+
+
+class RelationScores(nn.Module):
+    """Edge iff max over heads of (x_i W_Q)·(x_j W_K) exceeds a threshold (Adler 2025, arXiv 2509.22840, §2)."""
+
+    def __init__(self, d_item: int, n_heads: int, d_qk: int, init_scale: float) -> None:
+        super().__init__()
+        std = init_scale / math.sqrt(d_item)
+        self.W_Q = gaussian(n_heads, d_item, d_qk, std=std)
+        self.W_K = gaussian(n_heads, d_item, d_qk, std=std)
+        self.scale = nn.Parameter(torch.ones(()))
+        self.threshold = nn.Parameter(torch.full((), 0.5))
+
+    def forward(self, items: Tensor) -> Tensor:
+        """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
+        scores = self.head_scores(items).amax(dim=0)  # (items, items)
+        return self.scale * (scores - self.threshold)
+
+    def head_scores(self, items: Tensor) -> Tensor:
+        """(x_i W_Q)·(x_j W_K) in each head, (heads, items, items)."""
+        queries = items @ self.W_Q  # (heads, items, d_qk)
+        keys = items @ self.W_K  # (heads, items, d_qk)
+        return queries @ keys.mT
+
+
+class SoftmaxScores(RelationScores):
+    """Edge iff some head's attention weight a_ij = softmax_j of its scores exceeds a threshold.
+
+    A capbench variant in the spirit of version 3 of Adler 2025, which normalises by softmax. The logarithms of
+    weight and threshold are compared: the same decision, with gradients that do not vanish with the weight. The
+    threshold starts at the even share of an item, from which attention has to rise.
+    """
+
+    def forward(self, items: Tensor) -> Tensor:
+        """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
+        share = self.head_scores(items).log_softmax(dim=-1).amax(dim=0) + math.log(len(items))  # 0: the even share
+        return self.scale * (share - self.threshold)
+
+
+class RoutedScores(RelationScores):
+    """Edge iff the value that attention brings to i, y_i = Σ_h Σ_j a^h_ij x_j W_V W_O, matches item j: y_i·x_j.
+
+    A capbench variant in the spirit of the value routing in version 3 of Adler 2025: here the relation has to pass
+    through softmax, the width of the values and the sum over heads.
+    """
+
+    def __init__(self, d_item: int, n_heads: int, d_qk: int, d_vo: int, init_scale: float) -> None:
+        super().__init__(d_item, n_heads, d_qk, init_scale)
+        self.W_V = gaussian(n_heads, d_item, d_vo, std=init_scale / math.sqrt(d_item))
+        self.W_O = gaussian(n_heads, d_vo, d_item, std=init_scale / math.sqrt(n_heads * d_vo))
+
+    def forward(self, items: Tensor) -> Tensor:
+        """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
+        weights = self.head_scores(items).softmax(dim=-1)  # (heads, items, items)
+        values = weights @ (items @ self.W_V)  # (heads, items, d_vo)
+        routed = torch.einsum("hiv,hvd->id", values, self.W_O)  # (items, d)
+        return self.scale * (routed @ items.mT - self.threshold)

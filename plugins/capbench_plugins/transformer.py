@@ -1,0 +1,62 @@
+"""One attention layer and an MLP: what the papers compare attention-only models with."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capbench import Architecture, Lookup, Signature, hookimpl
+from capbench_plugins.aot import AttentionOnly, tokens_only
+from capbench_plugins.attention import uniform
+
+
+class Transformer(Architecture):
+    """A transformer block without LayerNorm, the MLP-based comparator of Dana et al. 2025 (arXiv 2411.10115)."""
+
+    name: ClassVar[str] = "transformer"
+
+    d_model: int = Field(10, ge=1, le=4096, description="d: width of embeddings and residual stream")
+    n_heads: int = Field(1, ge=1, le=4096, description="H: number of heads")
+    d_qk: int = Field(10, ge=1, le=4096, description="query/key width of a head")
+    d_vo: int = Field(10, ge=1, le=4096, description="value/output width of a head")
+    d_mlp: int = Field(
+        60, ge=1, le=65536, description="hidden width of the MLP; 2 d_model (H - 1) matches H heads of width d_model"
+    )
+    positions: bool = Field(True, description="whether a learned vector is added at each position")
+
+    def build(self, signature: Signature) -> nn.Module:
+        """The module for a lookup task."""
+        lookup = tokens_only(signature, self.name)
+        return AttentionAndMlp(
+            lookup, self.d_model, self.n_heads, self.d_qk, self.d_vo, self.d_mlp, positions=self.positions
+        )
+
+    def widths(self, signature: Signature) -> tuple[str, ...]:
+        """Width of the stream, then of the MLP."""
+        return ("d_model", "d_mlp")
+
+
+class AttentionAndMlp(AttentionOnly):
+    """T(t) = (y + GELU(y W_1 + b_1) W_2 + b_2) W_U, y the stream after attention at the last position."""
+
+    def __init__(
+        self, signature: Lookup, d: int, n_heads: int, d_qk: int, d_vo: int, d_mlp: int, positions: bool
+    ) -> None:
+        super().__init__(signature, d, n_heads, d_qk, d_vo, positions)
+        self.W_1, self.b_1 = uniform(d, d_mlp, limit=1 / math.sqrt(d)), uniform(d_mlp, limit=1 / math.sqrt(d))
+        self.W_2, self.b_2 = uniform(d_mlp, d, limit=1 / math.sqrt(d_mlp)), uniform(d, limit=1 / math.sqrt(d_mlp))
+
+    def read(self, stream: Tensor) -> Tensor:
+        """(slots, d) stream after attention -> (slots, n_classes) logits."""
+        hidden = F.gelu(stream @ self.W_1 + self.b_1)  # (slots, d_mlp)
+        return (stream + hidden @ self.W_2 + self.b_2) @ self.W_U
+
+
+@hookimpl
+def capbench_architectures() -> list[type[Architecture]]:
+    """The transformer block."""
+    return [Transformer]

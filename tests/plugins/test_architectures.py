@@ -1,0 +1,358 @@
+"""Every architecture: what it builds, how many weights it has, what it refuses."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch.func import functional_call, stack_module_state, vmap
+
+from capbench import Architecture, Heads, Lookup, Recall, Relation, UnsupportedSignature
+from capbench_plugins.aot import Aot
+from capbench_plugins.attention import attend
+from capbench_plugins.bilinear import Bilinear
+from capbench_plugins.gqa import Gqa
+from capbench_plugins.headsplit import HeadSplit
+from capbench_plugins.linear_attention import LinearAttention
+from capbench_plugins.mha import Mha
+from capbench_plugins.mlp import Mlp
+from capbench_plugins.transformer import Transformer
+from capbench_tasks.rgr import Rgr
+
+PAIRS = Lookup(7, 2, 5)
+RANGED = Lookup(9, 2, 4, ((0, 6), (6, 9)))
+LONG = Lookup(6, 4, 3)
+OWN = Recall(3, 5, 4)
+SHARED = Recall(3, 5, 4, shared_context=True)
+ITEMS = Relation(6, 4)
+
+SMALL = {"d_model": 6, "n_heads": 2, "d_qk": 3, "d_vo": 4}
+LOOKUPS = [
+    Mha(**SMALL),
+    Aot(**SMALL),
+    Aot(**SMALL, positions=False),
+    Aot(d_model=6, n_heads=2, d_qk=3, d_vo=3, shared_maps=True),
+    Transformer(**SMALL, d_mlp=7),
+    Mlp(d_model=6, d_mlp=7),
+    Mlp(d_model=6, d_mlp=7, n_layers=3),
+    HeadSplit(d_model=6, n_heads=2, d_qk_total=6, d_vo_total=8),
+    Gqa(**SMALL, n_kv_heads=1),
+    LinearAttention(**SMALL),
+    Bilinear(d_model=6),
+]
+DEEP = Aot(**SMALL, n_layers=3)
+RECALLS = [Mha(**SMALL), Mlp(d_mlp=7), HeadSplit(n_heads=2), Gqa(**SMALL, n_kv_heads=1), LinearAttention(**SMALL)]
+RELATIONS = [
+    *(Mha(**SMALL, readout=readout) for readout in ("max", "softmax", "routed")),
+    Mlp(d_mlp=7),
+    HeadSplit(n_heads=2),
+    Gqa(**SMALL, n_kv_heads=1),
+    Bilinear(),
+]
+BUILT = [
+    *((a, s) for a in LOOKUPS for s in (PAIRS, RANGED)),
+    *((a, LONG) for a in LOOKUPS if a.name != "bilinear"),
+    *((DEEP, s) for s in (PAIRS, LONG)),
+    *((a, s) for a in RECALLS for s in (OWN, SHARED)),
+    *((a, ITEMS) for a in RELATIONS),
+]
+
+
+def label(value: object) -> str:
+    if isinstance(value, Architecture):
+        return "-".join([value.name, *(f"{k}={v}" for k, v in value if isinstance(v, bool | str))])
+    return repr(value)
+
+
+def inputs_of(signature: object, slots: int = 8, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
+    g = torch.Generator().manual_seed(0)
+    if isinstance(signature, Lookup):
+        return (signature.grid()[torch.randint(signature.n_combinations, (slots,), generator=g)],)
+    if isinstance(signature, Recall):
+        n = 1 if signature.shared_context else slots
+        contexts = torch.rand(n, signature.n_context, signature.d_input, generator=g, dtype=dtype)
+        return contexts, torch.rand(slots, signature.d_input, generator=g, dtype=dtype)
+    return (torch.randn(signature.n_items, signature.d_item, generator=g, dtype=dtype),)
+
+
+def built(architecture: Architecture, signature: object, seed: int = 0) -> torch.nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return architecture.build(signature)
+
+
+def count(architecture: Architecture, signature: object) -> int:
+    return sum(p.numel() for p in architecture.build(signature).parameters())
+
+
+@pytest.mark.parametrize(("architecture", "signature"), BUILT, ids=label)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_outputs_have_the_shape_and_precision_of_the_signature(architecture, signature, dtype):
+    outputs = built(architecture, signature).to(dtype)(*inputs_of(signature, 8, dtype))
+    expected = (6, 6) if signature is ITEMS else (8, signature.n_classes)
+    assert outputs.shape == expected
+    assert outputs.dtype == dtype
+    assert outputs.isfinite().all()
+    assert outputs.std() > 0
+
+
+@pytest.mark.parametrize(("architecture", "signature"), BUILT, ids=label)
+def test_every_weight_gets_a_finite_gradient(architecture, signature):
+    module = built(architecture, signature)
+    outputs = module(*inputs_of(signature, 64))
+    outputs.square().sum().backward()
+    for name, weight in module.named_parameters():
+        assert weight.grad is not None, name
+        assert weight.grad.isfinite().all(), name
+        assert (weight.grad != 0).any(), name
+
+
+@pytest.mark.parametrize(("architecture", "signature"), BUILT, ids=label)
+def test_models_stacked_by_vmap_answer_as_one_by_one(architecture, signature):
+    modules = [built(architecture, signature, seed).double() for seed in range(3)]
+    inputs = inputs_of(signature, 8, torch.float64)
+    params, buffers = stack_module_state(modules)
+    together = vmap(lambda p, b: functional_call(modules[0], (p, b), inputs))(params, buffers)
+    alone = torch.stack([module(*inputs) for module in modules])
+    torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("architecture", "signature"), BUILT, ids=label)
+def test_nothing_is_left_on_the_cpu(architecture, signature):
+    module = architecture.build(signature).to("meta")
+    assert module(*(tensor.to("meta") for tensor in inputs_of(signature))).is_meta
+    if hasattr(module, "forward_grid"):
+        assert module.forward_grid().is_meta
+
+
+@pytest.mark.parametrize("architecture", LOOKUPS, ids=label)
+@pytest.mark.parametrize("signature", [PAIRS, RANGED, Lookup(1, 2, 3), Lookup(30, 2, 17)], ids=label)
+def test_the_grid_path_gives_what_every_pair_gives_alone(architecture, signature):
+    module = built(architecture, signature)
+    at_once = module.forward_grid()
+    assert at_once.shape == (signature.n_combinations, signature.n_classes)
+    torch.testing.assert_close(at_once, module(signature.grid()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", LOOKUPS, ids=label)
+def test_the_grid_path_is_exact_where_attention_is_sharp(architecture):
+    module = built(architecture, RANGED).double()
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.mul_(3)
+    torch.testing.assert_close(module.forward_grid(), module(RANGED.grid()), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("architecture", LOOKUPS, ids=label)
+def test_the_grid_path_has_the_same_gradients_under_vmap(architecture):
+    modules = [built(architecture, RANGED, seed).double() for seed in range(2)]
+    params, buffers = stack_module_state(modules)
+    tokens, name = RANGED.grid(), "W" if architecture.name == "bilinear" else "W_E"
+
+    def on_grid(p, b):
+        return functional_call(Grid(modules[0]), {f"module.{n}": t for n, t in {**p, **b}.items()}, ())
+
+    slow = vmap(lambda p, b: functional_call(modules[0], (p, b), (tokens,)))(params, buffers)
+    quick = vmap(on_grid)(params, buffers)
+    slow_gradient, quick_gradient = (torch.autograd.grad(y.pow(3).sum(), params[name])[0] for y in (slow, quick))
+    torch.testing.assert_close(quick_gradient, slow_gradient, rtol=1e-8, atol=1e-8)
+
+
+class Grid(torch.nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self):
+        return self.module.forward_grid()
+
+
+@pytest.mark.parametrize(("architecture", "signature"), [*((a, LONG) for a in LOOKUPS[:-1]), (DEEP, PAIRS)], ids=label)
+def test_no_grid_path_is_offered_where_there_is_none(architecture, signature):
+    assert not hasattr(architecture.build(signature), "forward_grid")
+
+
+def test_one_head_over_two_tokens_is_the_equation_of_the_paper():
+    module = built(Aot(d_model=3, n_heads=1, d_qk=2, d_vo=2), Lookup(4, 2, 3)).double()
+    x1, x2 = module.W_E[1] + module.P[0], module.W_E[3] + module.P[1]
+    scores = torch.stack([(x2 @ module.W_Q[0]) @ (x @ module.W_K[0]) for x in (x1, x2)]) / math.sqrt(2)
+    a = scores.exp() / scores.exp().sum()
+    expected = (x2 + (a[0] * x1 + a[1] * x2) @ module.W_V[0] @ module.W_O[0]) @ module.W_U
+    torch.testing.assert_close(module(torch.tensor([[1, 3]]))[0], expected)
+
+
+def test_later_tokens_cannot_change_what_earlier_layers_saw():
+    layer = built(DEEP, LONG).earlier[0]
+    x = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(1))
+    changed = torch.cat([x[:, :3], x[:, 3:] + 1], dim=1)
+    torch.testing.assert_close(layer(x)[:, :3], layer(changed)[:, :3])
+    assert (layer(x)[:, 3] - layer(changed)[:, 3]).abs().min() > 1e-3
+
+
+def test_a_shared_context_answers_as_copies_of_it_would():
+    g = torch.Generator().manual_seed(0)
+    maps = [torch.randn(2, 5, 3, generator=g), torch.randn(2, 5, 3, generator=g)]
+    maps += [torch.randn(2, 5, 4, generator=g), torch.randn(2, 4, 6, generator=g)]
+    context, queries = torch.randn(1, 7, 5, generator=g), torch.randn(9, 5, generator=g)
+    copies = attend(queries, context.expand(9, 7, 5), *maps)
+    torch.testing.assert_close(attend(queries, context, *maps), copies, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", [a for a in RECALLS if a.name != "mlp"], ids=label)
+def test_attention_does_not_mind_the_order_of_the_context(architecture):
+    module, (contexts, queries) = built(architecture, OWN), inputs_of(OWN)
+    torch.testing.assert_close(module(contexts.flip(1), queries), module(contexts, queries), rtol=1e-4, atol=1e-5)
+
+
+def test_attention_only_counts_the_weights_of_theorem_1():
+    N, S, d, d_h, H = 50, 2, 10, 7, 11
+    aot = Aot(d_model=d, n_heads=H, d_qk=d_h, d_vo=d_h)
+    assert count(aot, Lookup(N, S, N)) == d * (S + 2 * N + 4 * d_h * H)
+    assert count(aot, Lookup(N, 5, N)) == d * (5 + 2 * N + 4 * d_h * H)
+
+
+def test_the_authors_count_leaves_out_one_position_vector():
+    """4d²H + d(2N+1), in the authors' code, counts one vector of positions; two tokens have two."""
+    N, d, H = 50, 10, 11
+    same_widths = {"d_model": d, "n_heads": H, "d_qk": d, "d_vo": d}
+    authors = 4 * d * d * H + d * (2 * N + 1)
+    assert count(Aot(**same_widths), Lookup(N, 2, N)) == authors + d
+    assert count(Aot(**same_widths, positions=False), Lookup(N, 2, N)) == authors - d
+
+
+def test_a_transformer_of_the_authors_width_matches_attention_but_for_the_biases():
+    N, d, H = 70, 10, 11
+    one_width = {"d_model": d, "d_qk": d, "d_vo": d}
+    d_mlp = 2 * d * (H - 1)
+    attention = count(Aot(**one_width, n_heads=H), Lookup(N, 2, N))
+    assert count(Transformer(**one_width, n_heads=1, d_mlp=d_mlp), Lookup(N, 2, N)) == attention + d_mlp + d
+
+
+def test_multi_head_attention_counts_h_d_times_both_widths():
+    d, C, H, d_qk, d_vo = 64, 100, 4, 32, 3
+    mha = Mha(n_heads=H, d_qk=d_qk, d_vo=d_vo)
+    assert count(mha, Recall(32, d, C)) == H * (2 * d * d_qk + d * d_vo + d_vo * C)
+    assert count(mha, Relation(64, d)) == 2 * H * d * d_qk + 2
+
+
+def test_the_split_over_heads_does_not_change_the_count():
+    for signature in (PAIRS, OWN, ITEMS):
+        assert len({count(HeadSplit(n_heads=h), signature) for h in (1, 2, 4, 8, 16, 32)}) == 1
+
+
+def test_the_diagonal_keeps_the_count_of_one_head():
+    shapes = [HeadSplit(d_model=6, n_heads=1, d_vo_total=v, diagonal=True) for v in range(1, 7)]
+    assert [s.heads(PAIRS).d_qk for s in shapes] == [6, 5, 4, 3, 2, 1]
+    assert len({count(s, PAIRS) for s in shapes}) == 1
+
+
+def test_grouped_queries_with_a_group_each_are_the_attention_only_transformer():
+    full, one = Gqa(**SMALL, n_kv_heads=2), Aot(**SMALL)
+    torch.testing.assert_close(built(full, PAIRS)(PAIRS.grid()), built(one, PAIRS)(PAIRS.grid()))
+    saved = 6 * (3 + 4)  # one head's W_K and W_V
+    assert count(one, PAIRS) - count(Gqa(**SMALL, n_kv_heads=1), PAIRS) == saved
+
+
+def test_the_constructive_solver_finds_the_names_it_writes():
+    recall = {name: tuple(p.shape) for name, p in Mha(**SMALL).build(OWN).named_parameters()}
+    assert recall == {"W_Q": (2, 5, 3), "W_K": (2, 5, 3), "W_V": (2, 5, 4), "W_O": (2, 4, 4)}
+    tokens = {name: tuple(p.shape) for name, p in Aot(**SMALL).build(PAIRS).named_parameters()}
+    heads = {"W_Q": (2, 6, 3), "W_K": (2, 6, 3), "W_V": (2, 6, 4), "W_O": (2, 4, 6)}
+    assert tokens == {"W_E": (7, 6), "P": (2, 6), **heads, "W_U": (6, 5)}
+    relation = {name: tuple(p.shape) for name, p in Mha(**SMALL).build(ITEMS).named_parameters()}
+    assert relation == {"W_Q": (2, 4, 3), "W_K": (2, 4, 3), "scale": (), "threshold": ()}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "signature", "expected"),
+    [
+        (Mha(**SMALL), OWN, Heads(2, 5, 3, 4)),
+        (Mha(**SMALL), PAIRS, Heads(2, 6, 3, 4)),
+        (Mha(**SMALL), ITEMS, Heads(2, 4, 3, 0)),
+        (Mha(**SMALL, readout="routed"), ITEMS, None),
+        (Aot(**SMALL), PAIRS, Heads(2, 6, 3, 4, has_skip=True)),
+        (DEEP, LONG, Heads(2, 6, 3, 4, n_layers=3, has_skip=True)),
+        (Aot(d_qk=3, d_vo=3, shared_maps=True), PAIRS, None),
+        (HeadSplit(d_model=6, n_heads=4, d_qk_total=8, d_vo_total=12), PAIRS, Heads(4, 6, 2, 3, has_skip=True)),
+        (HeadSplit(n_heads=4, d_qk_total=8, d_vo_total=12), OWN, Heads(4, 5, 2, 3)),
+        (Gqa(**SMALL, n_kv_heads=2), PAIRS, Heads(2, 6, 3, 4, has_skip=True)),
+        (Gqa(**SMALL, n_kv_heads=1), PAIRS, None),
+        (Gqa(**SMALL, n_kv_heads=1), ITEMS, Heads(2, 4, 3, 0)),
+        (Transformer(), PAIRS, None),
+        (Mlp(), PAIRS, None),
+    ],
+    ids=label,
+)
+def test_theorems_see_the_heads_that_are_there(architecture, signature, expected):
+    assert architecture.heads(signature) == expected
+
+
+@pytest.mark.parametrize(("architecture", "signature"), BUILT, ids=label)
+def test_every_free_width_changes_the_count(architecture, signature):
+    for field in architecture.widths(signature):
+        wider = architecture.model_copy(update={field: 2 * getattr(architecture, field)})
+        assert count(wider, signature) > count(architecture, signature), field
+
+
+@pytest.mark.parametrize(
+    ("architecture", "signature", "reason"),
+    [
+        (Aot(), OWN, "aot embeds tokens; Recall tasks give vectors"),
+        (Transformer(), ITEMS, "transformer embeds tokens; Relation tasks give vectors"),
+        (HeadSplit(n_heads=3), PAIRS, "n_heads must divide d_vo_total, got 32 over 3 heads; .* is 33"),
+        (HeadSplit(n_heads=3), ITEMS, "n_heads must divide d_qk_total, got 32 over 3 heads; .* is 33"),
+        (HeadSplit(diagonal=True), ITEMS, "a relation has no values"),
+        (HeadSplit(diagonal=True, n_heads=1, d_model=6), PAIRS, "from 1 to d = 6, got 32 a head"),
+        (LinearAttention(), ITEMS, "without softmax"),
+        (Bilinear(), OWN, "joins two vectors"),
+        (Bilinear(), LONG, "joins two tokens, got sequences of 4"),
+    ],
+    ids=label,
+)
+def test_what_does_not_fit_is_refused_in_one_line(architecture, signature, reason):
+    with pytest.raises(UnsupportedSignature, match=reason) as refusal:
+        architecture.build(signature)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (
+            lambda: Gqa(n_heads=6, n_kv_heads=4),
+            r"n_kv_heads must divide n_heads, got 4 for 6; choose from \[1, 2, 3, 6\]",
+        ),
+        (lambda: Aot(d_vo=0), "greater than or equal to 1"),
+        (lambda: Mha(d_vo=0), "greater than or equal to 1"),
+        (lambda: HeadSplit(d_vo_total=0), "greater than or equal to 1"),
+        (lambda: Aot(shared_maps=True, d_qk=3, d_vo=4), "shared_maps needs d_qk = d_vo"),
+        (lambda: Aot(shared_maps=True, n_layers=2), "shared_maps needs d_qk = d_vo"),
+    ],
+)
+def test_bad_widths_are_refused_before_anything_is_built(make, reason):
+    with pytest.raises(ValidationError, match=reason):
+        make()
+
+
+@pytest.mark.slow
+def test_one_head_plateaus_where_four_recover_the_permutation():
+    """D_K = 32 on 64 items in 16 dimensions: one head stays near F1 .5, four heads find nearly every edge."""
+    best = {h: max(f1_of(HeadSplit(n_heads=h, d_qk_total=32), rate) for rate in (0.1, 0.2)) for h in (1, 4)}
+    assert best[1] < 0.7
+    assert best[4] >= 0.99
+
+
+def f1_of(architecture: Architecture, rate: float, steps: int = 1500) -> float:
+    task = Rgr(n_items=64, d_item=16, graph="permutation")
+    problem = task.problem(64, 64, torch.Generator().manual_seed(0))
+    module = built(architecture, task.signature)
+    optimiser = torch.optim.Adam(module.parameters(), lr=rate)
+    decay = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        task.loss(module(*problem.inputs), problem).backward()
+        optimiser.step()
+        decay.step()
+    return task.metrics(module(*problem.inputs), problem)["f1"].item()
