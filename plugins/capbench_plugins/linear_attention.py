@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capbench import Architecture, Recall, Relation, Signature, UnsupportedSignature, hookimpl
-from capbench_plugins.attention import by_head, mix_grid
+from capbench_plugins.attention import mix_grid
 from capbench_plugins.mha import RecallAttention, TokenAttention
 
 
@@ -80,11 +80,10 @@ class LinearTokens(TokenAttention):
     def read_grid(self) -> Tensor:
         """The logits of every pair of tokens, (n_combinations, n_classes), each token projected once."""
         first, last = (self.W_E[start:stop] for start, stop in self.signature.spans)
-        q, own = features(by_head(last, self.W_Q)), features(by_head(last, self.W_K))  # (last, heads, d_qk)
-        to_first = torch.einsum("khe,qhe->kqh", features(by_head(first, self.W_K)), q)
-        share = to_first / (to_first + (q * own).sum(dim=-1))  # (first, last, heads)
-        W_VO = self.W_V @ self.W_O
-        return mix_grid(share, by_head(first, W_VO), by_head(last, W_VO)).flatten(0, 1)
+        q, own = features(last @ self.W_Q), features(last @ self.W_K)  # (heads, last, d_qk)
+        to_first = features(first @ self.W_K) @ q.mT  # (heads, first, last)
+        share = to_first / (to_first + (q * own).sum(dim=-1).unsqueeze(1))
+        return mix_grid(share, first, last, self.W_V @ self.W_O).flatten(0, 1)
 
 
 @hookimpl

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Generator, Tensor
 
+LEAST_ROUNDINGS = 100
+"""Rounding errors, in units of the precision, that logits summed from larger terms may carry at any size."""
 ITERATIONS = 300
 """Rounds of alternating least squares before a start is given up."""
 LOOK_EVERY = 20
@@ -39,9 +41,13 @@ def database_tensor(database: Database) -> Tensor:
 
 
 def numerical_rank(matrices: Tensor) -> Tensor:
-    """Ranks of (..., m, n) matrices, up to the rounding of the precision that they come in."""
-    rtol = max(matrices.shape[-2:]) * torch.finfo(matrices.dtype).eps
-    rank: Tensor = torch.linalg.matrix_rank(matrices.double(), rtol=rtol)
+    """Ranks of (..., m, n) matrices up to the rounding of the precision that they come in.
+
+    Slices of one tensor share its rounding, so a slice made small by cancellation is judged by the largest.
+    """
+    singular: Tensor = torch.linalg.svdvals(matrices.double())  # (..., min(m, n)), falling
+    rounding = max(LEAST_ROUNDINGS, *matrices.shape[-2:]) * torch.finfo(matrices.dtype).eps * singular.max()
+    rank: Tensor = (singular > rounding).sum(dim=-1)
     return rank
 
 

@@ -349,20 +349,21 @@ def answers(pair: Pair, spec: TrialSpec, weights: dict[str, Tensor], items: Tens
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n_heads", "recovers"), [(4, True), (1, False)])
-def test_a_margin_on_all_items_holds_in_every_context(n_heads: int, recovers: bool):
+@pytest.mark.parametrize(("n_heads", "d_item", "recovers"), [(4, 16, True), (1, 6, False)])
+def test_a_margin_on_all_items_holds_in_every_context(n_heads: int, d_item: int, recovers: bool):
     # Adler 2025, Lemma 4.1: where a source's edges clear its non-edges on V, they do so in any C inside V.
-    pair = pair_of(Rgr(n_items=32, d_item=16, graph="permutation"), Mha(n_heads=n_heads), steps=600)
-    sampled = Rgr(n_items=32, d_item=16, graph="permutation", context_size=6, n_contexts=200)
+    task = Rgr(n_items=32, d_item=d_item, graph="permutation")
+    sampled = Rgr(n_items=32, d_item=d_item, graph="permutation", context_size=6, n_contexts=200)
+    pair = pair_of(task, Mha(n_heads=n_heads), steps=600)
     generator = torch.Generator().manual_seed(0)
     n_with_margin, n_without, n_recovered = 0, 0, 0
-    for spec, trial, weights in train(pair, [TrialSpec(32, seed, 0.1) for seed in range(4)]):
+    for spec, trial, weights in train(pair, [TrialSpec(32, seed, 0.1) for seed in range(3)]):
         problem = make_problem(pair, spec, pair.slots(spec))
         (items,), is_edge = problem.inputs, problem.targets > 0
         scores = answers(pair, spec, weights, items)
         has_margin = torch.where(is_edge, scores > 1e-4, scores < -1e-4).all(dim=1)  # of each source, on V
         n_with_margin, n_without = n_with_margin + int(has_margin.sum()), n_without + int((~has_margin).sum())
-        for _ in range(100):
+        for _ in range(40):
             context = torch.randperm(32, generator=generator)[:6]
             said = answers(pair, spec, weights, items[context]) > 0  # (sources in C, targets in C)
             is_right = (said == is_edge[context][:, context]).all(dim=1)
@@ -390,7 +391,7 @@ def test_one_head_plateaus_where_four_recover_the_graph():
     best = {}
     for n_heads, d_qk in ((1, 32), (4, 8)):
         pair = pair_of(task, Mha(n_heads=n_heads, d_qk=d_qk), steps=1500)
-        ended = train(pair, [TrialSpec(64, seed, rate) for seed in range(3) for rate in (0.1, 0.2)])
+        ended = train(pair, [TrialSpec(64, seed, rate) for seed in range(2) for rate in (0.1, 0.2)])
         best[n_heads] = max(trial.metrics["f1"] for _, trial, _ in ended)
     assert best[1] < 0.7
     assert best[4] >= 0.99
@@ -437,9 +438,9 @@ def test_counting_floor_of_other_families_by_hand():
 
 
 @pytest.mark.parametrize("graph", ["permutation", "random", "out_regular"])
-@pytest.mark.parametrize("d_qk", [1, 2, 3, 5, 8, 13])
+@pytest.mark.parametrize("d_qk", [1, 12, 27, 36, 48])
 def test_no_load_above_the_ceiling_passes_the_floor(graph: str, d_qk: int):
-    task, architecture = Rgr(n_items=12, d_item=4, graph=graph, out_degree=3), Mha(n_heads=1, d_qk=d_qk)
+    task, architecture = Rgr(n_items=12, d_item=1, graph=graph, out_degree=5), Mha(n_heads=1, d_qk=d_qk)
     floor = CountingFloor(bits_per_weight=1)
     ceiling = floor.evaluate(task, architecture, None)
     possible = [load for load in range(1, task.max_load + 1) if floor.evaluate(task, architecture, load).value <= d_qk]
