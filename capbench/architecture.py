@@ -25,6 +25,8 @@ class Heads:
     n_layers: int = 1
     has_skip: bool = False
     """Whether the layer's input is added to its output."""
+    has_positions: bool = False
+    """Whether a token's place is known to the model."""
 
     @property
     def d_qk_total(self) -> int:

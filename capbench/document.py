@@ -34,7 +34,7 @@ def document(run: Measurement, constructed: Measurement | None, wall_seconds: fl
         [provided.cls for provided in run.registry.bounds.values()],
         task,
         architecture,
-        *_measured(run, summary, capacity),
+        *_measured(run, summary, capacity, bits / n_parameters),
     )
     return Result(
         run_id=_run_id(run),
@@ -57,7 +57,7 @@ def document(run: Measurement, constructed: Measurement | None, wall_seconds: fl
         timing=Timing(
             wall_seconds=wall_seconds,
             train_seconds=run.cost.seconds,
-            compile_seconds=0.0,
+            compile_seconds=run.cost.compile_seconds,
             lane_steps=run.cost.lane_steps,
             trials_trained=run.n_trained,
             trials_reused=run.n_reused,
@@ -101,9 +101,11 @@ def _changed_fields(section: str, plugin: Plugin, preset: str) -> list[str]:
     return [word for name, text in texts.items() for word in ("--set", f"{section}.{name}={text}")]
 
 
-def _measured(run: Measurement, summary: Summary, capacity: Capacity) -> tuple[int, dict[str, float]]:
+def _measured(
+    run: Measurement, summary: Summary, capacity: Capacity, bits_per_parameter: float
+) -> tuple[int, dict[str, float]]:
     """The load that bounds are evaluated at, and what was measured there, by quantity."""
-    measured = dict(summary.metrics)
+    measured = {**summary.metrics, "bits_per_parameter": bits_per_parameter}
     if capacity.kind == "largest_load":
         load = max(1, round(capacity.estimate))
         measured[FACTS] = capacity.estimate

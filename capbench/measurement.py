@@ -98,7 +98,7 @@ class Measurement:
 
     def _train(self, groups: list[LaneGroup], keep: OnTrial, tell: OnProgress) -> None:
         try:
-            self.cost.add(LocalExecutor(self.device).run(groups, keep, tell))
+            self.cost.add(LocalExecutor(self.device, self.request.compile_mode).run(groups, keep, tell))
         except KeyboardInterrupt:
             raise RunInterrupted(
                 f"interrupted: {self.n_trained} newly trained trials are stored; the same command goes on from there"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from capbench.architecture import Architecture
+from capbench.engine.gradients import CompileMode
 from capbench.errors import BadSetting
 from capbench.matching import match_parameters, parse_count
 from capbench.presets import preset_named
@@ -36,6 +37,7 @@ class RunOptions:
     steps: int | None = None
     solver: str = "adam"
     device: str = "auto"
+    compile_mode: CompileMode = "auto"
 
 
 def build_request(options: RunOptions, registry: Registry) -> Request:
@@ -60,6 +62,7 @@ def build_request(options: RunOptions, registry: Registry) -> Request:
         steps=options.steps,
         ci_width=options.ci_width,
         device=options.device,
+        compile_mode=options.compile_mode,
         overload=options.overload,
         analyse=options.analyse,
         protocol=protocol,

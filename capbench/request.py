@@ -7,6 +7,7 @@ from typing import Literal
 
 from capbench.architecture import Architecture
 from capbench.engine.devices import resolve_device
+from capbench.engine.gradients import CompileMode
 from capbench.engine.lanes import seeded
 from capbench.engine.stack import Layout
 from capbench.errors import BadSetting, CannotConstruct, LoadOutOfRange, UnknownName
@@ -36,6 +37,7 @@ class Request:
     steps: int | None = None
     ci_width: float = 0.05
     device: str = "auto"
+    compile_mode: CompileMode = "auto"
     overload: bool = False
     analyse: bool = False
     protocol: TrainingProtocol = PROTOCOLS["capbench"]

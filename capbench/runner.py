@@ -102,11 +102,11 @@ def _search(run: Measurement, plan: SearchPlan) -> None:
 
 
 def _better_half(run: Measurement, rates: list[float | None]) -> list[float | None]:
-    """The rates that go on: the leader first, then by how much they hold."""
+    """The rates that go on: half of them, the leader first, and a rival beside it until the last two are left."""
     if len(rates) == 1:
         return rates
     kept: list[float | None] = []
-    while len(kept) < (len(rates) + 1) // 2:
+    while len(kept) < (max(len(rates) // 2, 2) if len(rates) > 2 else 1):
         rest = [t for t in run.trials if t.learning_rate in rates and t.learning_rate not in kept]
         kept.append(leading_rate(rest, run.protocol))
     return kept

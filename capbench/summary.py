@@ -44,7 +44,7 @@ def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def leading_rate(trials: Sequence[Trial], protocol: Protocol) -> float | None:
-    """The learning rate that holds most; among equals, the one with the best metric, then the smallest.
+    """The learning rate that holds most; among equals, the one that comes nearest, then the quickest.
 
     Rates are compared on the trials that all the rates still in the race have been given.
     """
@@ -119,12 +119,15 @@ def _at(trial: Trial) -> int:
     return trial.load if trial.budget is None else trial.budget
 
 
-def _merit(trials: Sequence[Trial], rate: float, protocol: Protocol) -> tuple[float, float]:
-    """How often a rate met the criterion, and how good its metric is on average."""
+def _merit(trials: Sequence[Trial], rate: float, protocol: Protocol) -> tuple[float, float, float]:
+    """How often a rate met the criterion; how near its trials came to it on average; and how quickly."""
     own = [t for t in trials if t.learning_rate == rate]
-    sign = 1 if protocol.criterion.at_least else -1
-    scores = [sign * t.metrics[protocol.criterion.metric] for t in own if protocol.criterion.metric in t.metrics]
-    return sum(t.status is TrialStatus.HELD for t in own) / len(own), fmean(scores) if scores else float("-inf")
+    criterion = protocol.criterion
+    sign = 1 if criterion.at_least else -1
+    goal = sign * criterion.threshold
+    scores = [min(sign * t.metrics[criterion.metric], goal) for t in own if criterion.metric in t.metrics]
+    held = sum(t.status is TrialStatus.HELD for t in own) / len(own)
+    return held, fmean(scores) if scores else -math.inf, -fmean(t.steps for t in own)
 
 
 def _rates(trials: Sequence[Trial], best: float | None, protocol: Protocol) -> RateWindow | None:

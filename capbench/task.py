@@ -57,6 +57,8 @@ class Task(Plugin):
 
     fact: ClassVar[str] = "fact"
     """What one fact is called: an edge, a triple, an example."""
+    scoring_fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields that change how answers are scored but not the facts: a seed means the same data whatever they are."""
 
     @property
     @abstractmethod

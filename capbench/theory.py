@@ -10,8 +10,8 @@ from capbench.errors import BoundBroken, NotApplicable
 from capbench.results import BoundRecord
 from capbench.task import Task
 
-BUDGETS = frozenset({D_K})
-"""Quantities of which an upper bound on facts is a floor."""
+BUDGETS = frozenset({D_K, "kl", "excess_kl", "mse"})
+"""Quantities of which less is better: what is impossible there is to go below."""
 LARGEST_HELD = "largest load held"
 """Beside the estimated capacity: the largest load that any trial held. A ceiling on facts is checked against it."""
 
@@ -91,6 +91,6 @@ def bracket(bounds: Iterable[type[Bound]], task: Task, architecture: Architectur
     expected = [r.value for r in facts if r.kind == "law" and r.value]
     impossible = [r.value for r in facts if r.kind == "upper" and r.value]
     low = min([v / 2 for v in guaranteed] + [v / 8 for v in expected], default=1.0)
-    high = max([v * 16 for v in guaranteed] + [v * 8 for v in expected], default=float(task.max_load))
+    high = max([v * 32 for v in guaranteed] + [v * 8 for v in expected], default=float(task.max_load))
     high = min([high, float(task.max_load), *impossible])
     return max(1.0, min(low, high)), max(1.0, high)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -45,6 +46,14 @@ SET_HELP = (
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Most training steps. Default: the task's.")
 @click.option("--solver", default="adam", show_default=True, metavar="NAME", help="How weights are found.")
 @click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
+@click.option(
+    "--compile",
+    "compile_mode",
+    type=click.Choice(["auto", "on", "off"]),
+    default="auto",
+    show_default=True,
+    help="Compile the training step: where it pays, always, or never.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result document and nothing else on stdout.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the curve: .png, .svg or .html.")
 @click.pass_obj
@@ -67,6 +76,7 @@ def run_command(
     steps: int | None,
     solver: str,
     device: str,
+    compile_mode: Literal["auto", "on", "off"],
     as_json: bool,
     plot: Path | None,
 ) -> None:
@@ -98,6 +108,7 @@ def run_command(
         steps=steps,
         solver=solver,
         device=device,
+        compile_mode=compile_mode,
     )
     if plot:
         from capbench.report.plot import check_plot_path, save_plot

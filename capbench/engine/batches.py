@@ -30,7 +30,9 @@ class Batches:
             n_steps, len(self._lanes), self._mask[0].numel(), dtype=self._mask.dtype, device=self._mask.device
         )
         counts.scatter_add_(2, index, torch.ones_like(index, dtype=self._mask.dtype))
-        return counts.view(n_steps, *self._mask.shape)
+        masks = counts.view(n_steps, *self._mask.shape)
+        # Facts drawn by weight carry it in their counts already; facts taken once each do not.
+        return masks if self._sampling.n_draws is not None else masks * self._mask
 
     def kept(self, lanes: list[int], mask: Tensor) -> Batches:
         """The batches of only the given lanes, going on where they were."""

@@ -76,7 +76,8 @@ class Pair:
     def data_seed(self, trial: TrialSpec) -> int:
         """Seed of the facts: the same for every architecture, solver and learning rate."""
         task = self.task.plugin
-        return _seed("data", task.name, str(task.version), task.model_dump_json(), str(trial.load), str(trial.seed))
+        fields = task.model_dump_json(exclude=set(task.scoring_fields))
+        return _seed("data", task.name, str(task.version), fields, str(trial.load), str(trial.seed))
 
     def batch_seed(self, trial: TrialSpec) -> int:
         """Seed of the batches: like the data, the same for every architecture and learning rate."""

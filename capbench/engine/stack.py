@@ -96,7 +96,10 @@ def placed(pair: Pair, device: torch.device) -> Callable[[Tensor], Tensor]:
 def build_stack(group: LaneGroup, device: torch.device) -> tuple[Stack, list[dict[str, float]]]:
     """Problems and models of a group, each from its own seeds, and what the task says of each problem."""
     place = placed(group.pair, device)
-    problems = [make_problem(group.pair, trial, group.slots) for trial in group.trials]
+    drawn = {seed: make_problem(group.pair, trial, group.slots) for seed, trial in _by_data(group)}
+    examined = {seed: group.pair.task.plugin.examine(problem) for seed, problem in drawn.items()}
+    seeds = [group.pair.data_seed(trial) for trial in group.trials]
+    problems = [drawn[seed] for seed in seeds]
     modules = [make_module(group.pair, trial) for trial in group.trials]
     layout = Layout.of(modules[0])
     held_fixed = [_fixed(module) for module in modules]
@@ -108,7 +111,12 @@ def build_stack(group: LaneGroup, device: torch.device) -> tuple[Stack, list[dic
         problem=tree_map(lambda *same: place(torch.stack(same)), *problems),
         learning_rate=place(torch.tensor([[trial.learning_rate or 0.0] for trial in group.trials])),
     )
-    return stack, [group.pair.task.plugin.examine(problem) for problem in problems]
+    return stack, [examined[seed] for seed in seeds]
+
+
+def _by_data(group: LaneGroup) -> list[tuple[int, TrialSpec]]:
+    """One trial for each data set: trials that differ in their learning rate alone share theirs."""
+    return list({group.pair.data_seed(trial): trial for trial in group.trials}.items())
 
 
 def _fixed(module: nn.Module) -> Named:
@@ -123,6 +131,7 @@ class Batched:
     def __init__(self, pair: Pair, stack: Stack) -> None:
         self._task = pair.task.plugin
         self._module = _GridModule(stack.module) if _fills_grid(pair, stack.problem) else stack.module
+        self._layout = stack.layout
         self._map: Callable[..., Callable[..., object]] = vmap
         try:
             self.losses(stack)
@@ -134,6 +143,16 @@ class Batched:
             warnings.warn(
                 f"{name} on {self._task.name} trains one model at a time: {reason}", LoopFallback, stacklevel=2
             )
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether lanes run together rather than one after the other."""
+        return self._map is not _loop
+
+    def summed_loss(self, weights: Tensor, fixed: Named, problem: Problem) -> Tensor:
+        """The sum of all lanes' losses as a function of flat weights."""
+        losses: Tensor = vmap(self._loss)(self._layout.split(weights), fixed, problem)
+        return losses.sum()
 
     def losses(self, stack: Stack, weights: Named | None = None) -> Tensor:
         """The loss of each lane, at the stack's weights or at given ones."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from capbench.engine.batches import Batches
+from capbench.engine.gradients import CompileMode, Gradients
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
 from capbench.engine.stack import Batched, Stack, build_stack
 from capbench.results import FACTS_HELD, Trial, TrialStatus
@@ -20,6 +21,8 @@ CHECK_EVERY = 25
 """Steps between two looks at the metrics: the only moments at which the host waits for the device."""
 COMPACT_BELOW = 0.9
 """The stack is compacted when less than this share of its lanes is still training."""
+COMPACT_COMPILED = 0.3
+"""The same for a compiled step, which has to be compiled anew for every number of lanes."""
 PATIENCE = 0.4
 """Share of all steps that a lane may go without a better metric before it counts as a plateau."""
 BETTER_BY = 0.002
@@ -39,11 +42,13 @@ class Cost:
 
     seconds: float = 0.0
     lane_steps: int = 0
+    compile_seconds: float = 0.0
 
     def add(self, other: Cost) -> None:
         """Adds another group's cost."""
         self.seconds += other.seconds
         self.lane_steps += other.lane_steps
+        self.compile_seconds += other.compile_seconds
 
 
 @dataclass
@@ -57,19 +62,27 @@ class Lane:
     best_step: int = 0
 
 
-def train_group(group: LaneGroup, device: torch.device, on_trial: OnTrial, on_progress: OnProgress) -> Cost:
+def train_group(
+    group: LaneGroup,
+    device: torch.device,
+    on_trial: OnTrial,
+    on_progress: OnProgress,
+    compile_mode: CompileMode = "off",
+) -> Cost:
     """Trains every trial of a group to its end, reporting each as it ends."""
     started = time.perf_counter()
     solver, steps = group.pair.solver.plugin, group.pair.training.steps
     assert isinstance(solver, GradientSolver)
     stack, lanes = _open(group, device)
     batched = Batched(group.pair, stack)
+    gradients = Gradients(batched, compile_mode)
     state = solver.init(stack.weights)
     sampling = group.pair.training.sampling
     batches = Batches(sampling, group.pair, [lane.trial for lane in lanes], stack.problem.mask) if sampling else None
     tally = Tally(sampling.scored_batches if sampling else 0)
     cost, step = Cost(), 0
     while any(lane.alive for lane in lanes):
+        looked = time.perf_counter()
         until = min(step + CHECK_EVERY, steps)
         cost.lane_steps += (until - step) * sum(lane.alive for lane in lanes)
         masks = batches.masks(until - step) if batches else [stack.problem.mask] * (until - step)
@@ -77,19 +90,21 @@ def train_group(group: LaneGroup, device: torch.device, on_trial: OnTrial, on_pr
             seen = stack.asking(mask)
             if step >= steps - tally.n_batches:
                 tally.add(batched.metrics(seen))
-            solver.update(stack.weights, _gradient(batched, seen), state, stack.learning_rate, step, steps)
+            solver.update(stack.weights, gradients(seen), state, stack.learning_rate, step, steps)
             step += 1
         scores = tally.means() or batched.metrics(stack)
         for trial, weights in _verdicts(group.pair, batched, stack, lanes, scores, step):
             on_trial(trial, weights)
         on_progress(step, sum(lane.alive for lane in lanes))
-        keep = _survivors(lanes)
+        gradients.consider((time.perf_counter() - looked) / CHECK_EVERY, steps - step)
+        keep = _survivors(lanes, COMPACT_COMPILED if gradients.is_compiled else COMPACT_BELOW)
         if keep is not None:
             index = torch.tensor(keep, device=device)
             stack, state = stack.kept(index), {name: tensor[index] for name, tensor in state.items()}
             lanes = [lanes[i] for i in keep]
             batches = batches.kept(keep, stack.problem.mask) if batches else None
-    cost.seconds = time.perf_counter() - started
+    cost.compile_seconds = gradients.compile_seconds
+    cost.seconds = time.perf_counter() - started - cost.compile_seconds
     return cost
 
 
@@ -119,14 +134,6 @@ def _open(group: LaneGroup, device: torch.device) -> tuple[Stack, list[Lane]]:
         for i, (trial, data) in enumerate(zip(trials, examined, strict=True))
     ]
     return stack, lanes
-
-
-def _gradient(batched: Batched, stack: Stack) -> Tensor:
-    """The gradient of each lane's loss: lanes are independent, so that of the sum has them all."""
-    leaves = {name: view.detach().requires_grad_() for name, view in stack.layout.split(stack.weights).items()}
-    total = batched.losses(stack, leaves).sum()
-    parts = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
-    return torch.cat([part.reshape(len(part), -1) for part in parts], dim=1)  # (lanes, n_parameters)
 
 
 def _verdicts(
@@ -188,10 +195,10 @@ def _status(training: Training, value: float, step: int, lane: Lane) -> TrialSta
     return TrialStatus.PLATEAU if is_stuck and not is_near else None
 
 
-def _survivors(lanes: list[Lane]) -> list[int] | None:
+def _survivors(lanes: list[Lane], compact_below: float) -> list[int] | None:
     """The lanes to keep once enough have finished, two at least; None: all."""
     alive = [i for i, lane in enumerate(lanes) if lane.alive]
-    if not alive or len(lanes) <= 2 or len(alive) > COMPACT_BELOW * len(lanes):
+    if not alive or len(lanes) <= 2 or len(alive) > compact_below * len(lanes):
         return None
     company = [i for i, lane in enumerate(lanes) if not lane.alive]
     return sorted([*alive, *company[: max(0, 2 - len(alive))]])

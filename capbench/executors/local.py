@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from capbench.engine.construct import construct_group
+from capbench.engine.devices import keep_memory
+from capbench.engine.gradients import CompileMode
 from capbench.engine.lanes import LaneGroup, TrialSpec
 from capbench.engine.train import Cost, OnProgress, OnTrial, finished, train_group
 from capbench.errors import UserError
@@ -19,8 +21,11 @@ from capbench.solver import GradientSolver
 class LocalExecutor:
     """Runs groups on one device."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, compile_mode: CompileMode = "off") -> None:
         self._device = device
+        self._compile_mode = compile_mode
+        if device.type == "cpu":
+            keep_memory()
 
     def run(self, groups: Iterable[LaneGroup], on_trial: OnTrial, on_progress: OnProgress) -> Cost:
         """Runs each group to its end."""
@@ -38,9 +43,9 @@ class LocalExecutor:
             on_trial(trial, weights)
 
         try:
-            is_trained = isinstance(group.pair.solver.plugin, GradientSolver)
-            solve = train_group if is_trained else construct_group
-            return solve(group, self._device, report, on_progress)
+            if isinstance(group.pair.solver.plugin, GradientSolver):
+                return train_group(group, self._device, report, on_progress, self._compile_mode)
+            return construct_group(group, self._device, report, on_progress)
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - the plugin border: any fault of a plugin costs its trial only

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from statistics import fmean
 
-from capbench.bound import FACTS
+from capbench.bound import D_K, FACTS
 from capbench.report.text import number, plain, table
 from capbench.results import BoundRecord, Capacity, Result, Trial, TrialStatus
 
@@ -198,7 +198,8 @@ def next_steps(result: Result) -> list[str]:
         further = rates.best * (2 if rates.best == max(rates.tried) else 0.5)
         steps.append(f"{base} --lr {rates.best:g} --lr {further:g}   # the best rate is at the end of those tried")
     steps.append(f"{base} --plot curve.html   # the success curve with its interval")
-    named = next((b.id for b in result.bounds if b.value is not None), None)
+    speaking = [b for b in result.bounds if b.value is not None]
+    named = next((b.id for b in sorted(speaking, key=lambda b: b.quantity not in (FACTS, D_K))), None)
     if named:
         steps.append(f"capbench describe {named}   # what the bound says and where it comes from")
     return steps

@@ -18,10 +18,10 @@ class Aot(Architecture):
 
     name: ClassVar[str] = "aot"
 
-    d_model: int = Field(10, ge=1, le=4096, description="d: width of embeddings and residual stream")
-    n_heads: int = Field(4, ge=1, le=4096, description="H: heads a layer")
-    d_qk: int = Field(10, ge=1, le=4096, description="query/key width of a head")
-    d_vo: int = Field(10, ge=1, le=4096, description="value/output width of a head")
+    d_model: int = Field(8, ge=1, le=4096, description="d: width of embeddings and residual stream")
+    n_heads: int = Field(2, ge=1, le=4096, description="H: heads a layer")
+    d_qk: int = Field(8, ge=1, le=4096, description="query/key width of a head")
+    d_vo: int = Field(8, ge=1, le=4096, description="value/output width of a head")
     n_layers: int = Field(1, ge=1, le=64, description="attention layers, each added to the stream")
     positions: bool = Field(True, description="whether a learned vector is added at each position")
     shared_maps: bool = Field(
@@ -53,7 +53,7 @@ class Aot(Architecture):
         """Its heads as the theorems count them; heads behind shared maps are another architecture."""
         if self.shared_maps or not isinstance(signature, Lookup):
             return None
-        return Heads(self.n_heads, self.d_model, self.d_qk, self.d_vo, self.n_layers, has_skip=True)
+        return Heads(self.n_heads, self.d_model, self.d_qk, self.d_vo, self.n_layers, True, self.positions)
 
 
 def tokens_only(signature: Signature, name: str) -> Lookup:

@@ -50,7 +50,7 @@ def weights(task: Task, heads: Heads, module: nn.Module, problem: Problem, gener
         found.append((best_cut(scores, edges, mask), W_Q, W_K))
     cut, W_Q, W_K = max(found, key=lambda candidate: candidate[0][:2])
     threshold = torch.tensor(cut.threshold, dtype=torch.float64)
-    return {"W_Q": W_Q, "W_K": W_K, "scale": torch.ones_like(threshold), "threshold": threshold}
+    return {"W_Q": W_Q, "W_K": W_K, "log_scale": torch.zeros_like(threshold), "threshold": threshold}
 
 
 def _candidates(items: Tensor, edges: Tensor, heads: Heads, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:

@@ -62,7 +62,8 @@ class Gqa(Architecture):
         if self.n_kv_heads < self.n_heads:
             return None
         d = signature.d_input if isinstance(signature, Recall) else self.d_model
-        return Heads(self.n_heads, d, self.d_qk, self.d_vo, has_skip=isinstance(signature, Lookup))
+        is_stream = isinstance(signature, Lookup)
+        return Heads(self.n_heads, d, self.d_qk, self.d_vo, 1, is_stream, is_stream and self.positions)
 
 
 def grouped(W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tensor) -> Maps:

@@ -14,20 +14,24 @@ Readout = Literal["max", "softmax", "routed"]
 
 
 class RelationScores(nn.Module):
-    """Edge iff max over heads of (x_i W_Q)·(x_j W_K) exceeds a threshold (Adler 2025, arXiv 2509.22840, §2)."""
+    """Edge iff max over heads of (x_i W_Q)·(x_j W_K) exceeds a threshold (Adler 2025, arXiv 2509.22840, §2).
+
+    The learned scale is kept positive: a negative one would turn the rule into "iff all heads stay below the
+    threshold", which is another read-out and holds about twice as many edges at the same widths.
+    """
 
     def __init__(self, d_item: int, n_heads: int, d_qk: int, init_scale: float) -> None:
         super().__init__()
         std = init_scale / math.sqrt(d_item)
         self.W_Q = gaussian(n_heads, d_item, d_qk, std=std)
         self.W_K = gaussian(n_heads, d_item, d_qk, std=std)
-        self.scale = nn.Parameter(torch.ones(()))
+        self.log_scale = nn.Parameter(torch.zeros(()))
         self.threshold = nn.Parameter(torch.full((), 0.5))
 
     def forward(self, items: Tensor) -> Tensor:
         """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
         scores = self.head_scores(items).amax(dim=0)  # (items, items)
-        return self.scale * (scores - self.threshold)
+        return self.log_scale.exp() * (scores - self.threshold)
 
     def head_scores(self, items: Tensor) -> Tensor:
         """(x_i W_Q)·(x_j W_K) in each head, (heads, items, items)."""
@@ -47,7 +51,7 @@ class SoftmaxScores(RelationScores):
     def forward(self, items: Tensor) -> Tensor:
         """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
         share = self.head_scores(items).log_softmax(dim=-1).amax(dim=0) + math.log(len(items))  # 0: the even share
-        return self.scale * (share - self.threshold)
+        return self.log_scale.exp() * (share - self.threshold)
 
 
 class RoutedScores(RelationScores):
@@ -67,4 +71,4 @@ class RoutedScores(RelationScores):
         weights = self.head_scores(items).softmax(dim=-1)  # (heads, items, items)
         values = weights @ (items @ self.W_V)  # (heads, items, d_vo)
         routed = torch.einsum("hiv,hvd->id", values, self.W_O)  # (items, d)
-        return self.scale * (routed @ items.mT - self.threshold)
+        return self.log_scale.exp() * (routed @ items.mT - self.threshold)

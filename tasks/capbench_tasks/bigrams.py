@@ -46,6 +46,7 @@ class Bigrams(Task):
 
     name: ClassVar[str] = "bigrams"
     fact: ClassVar[str] = "association"
+    scoring_fields: ClassVar[frozenset[str]] = frozenset({"d_encoder", "kl_threshold"})
     recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.003, 0.01, 0.03), steps=2000)
     presets: ClassVar = {
         "smoke": {"n_tokens": 12},
@@ -199,8 +200,8 @@ def _associations(task: Bigrams, architecture: Architecture) -> int:
     heads = _heads(task, architecture)
     if task.target != "token":
         raise NotApplicable("it speaks of pairs with one right next token; target is 'distribution'")
-    if heads.n_layers != 1 or not heads.has_skip:
-        raise NotApplicable("it speaks of one attention layer with a skip connection")
+    if heads.n_layers != 1 or not (heads.has_skip and heads.has_positions):
+        raise NotApplicable("it speaks of one attention layer with a skip connection and positions")
     if heads.d_model < 2:
         raise NotApplicable("at d = 1 only two tokens can ever have the largest logit")
     d = min(heads.d_model, task.n_tokens)
@@ -225,7 +226,7 @@ class Associations(Bound):
         held = _associations(bigrams, architecture)
         if held > bigrams.max_load:
             return BoundValue(bigrams.max_load, FACTS, f"all pairs; the formula gives {held}")
-        return BoundValue(held, FACTS, "d_h is the value width: a query-key matrix of rank 1 is enough")
+        return BoundValue(held, FACTS, "d_h is the value width; d counts up to N, d_h up to d [derived]")
 
 
 class Accuracy(Bound):

@@ -41,7 +41,7 @@ class Rgr(Task):
     name: ClassVar[str] = "rgr"
     fact: ClassVar[str] = "edge"
     criterion: ClassVar[Criterion] = Criterion("f1", 0.99)
-    recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.1, 0.2, 0.4, 0.8), steps=1500)
+    recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.1, 0.2, 0.4, 0.8, 1.6), steps=1500)
     presets: ClassVar = {
         "smoke": {"n_items": 24, "d_item": 8},
         "paper": {"n_items": 256, "d_item": 32},
@@ -102,7 +102,7 @@ class Rgr(Task):
 
     @property
     def max_load(self) -> int:
-        """The most edges of the family, half of all pairs at most: beyond, the complement is the simpler graph."""
+        """The most edges of the family; of free graphs, half of all pairs: beyond, the complement is simpler."""
         if self.graph == "permutation":
             return self.n_items
         if self.graph == "out_regular":
@@ -271,7 +271,7 @@ class CountingFloor(Bound):
     pedigree: ClassVar[Pedigree] = Pedigree.DERIVED
 
     bits_per_weight: int = Field(
-        32, ge=1, le=64, description="b: 32 counts every float32 state and makes it a true floor"
+        32, ge=1, le=64, description="b: 32 counts every float32 state of W_Q and W_K, fewer are an indication"
     )
 
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:

@@ -39,6 +39,7 @@ class Sequences(Task):
 
     name: ClassVar[str] = "sequences"
     fact: ClassVar[str] = "example"
+    scoring_fields: ClassVar[frozenset[str]] = frozenset({"tolerance", "n_examples", "n_subsets"})
     criterion: ClassVar[Criterion] = Criterion("accuracy", 0.99)
     recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.01, 0.02, 0.05), steps=1000)
     presets: ClassVar = {
@@ -217,19 +218,19 @@ class Examples(Bound):
                 f"the theorem needs n < d, but {architecture.name} attends to {sequences.n_context} vectors "
                 f"of width {heads.d_model}"
             )
+        if sequences.n_classes > 2 and heads.d_vo < 2:
+            raise NotApplicable(
+                f"values of width 1 carry a scalar or two classes, not {sequences.n_classes} [derived]; set arch.d_vo=2"
+            )
         rank = min(sequences.n_context, heads.d_qk)
         return BoundValue(heads.n_heads * (rank - 1) + 1, FACTS, _value_width_note(sequences, heads))
 
 
 def _value_width_note(task: Sequences, heads: Heads) -> str:
-    """What the guarantee rests on where the values are narrower than a vector target needs [derived]."""
-    needed = min(task.n_classes, heads.d_model)
-    if heads.d_vo >= needed:
+    """What the guarantee rests on where the values are narrower than the logits [derived]."""
+    if heads.d_vo >= min(task.n_classes, heads.d_model):
         return ""
-    return (
-        f"d_vo = {heads.d_vo} is enough for scalar targets only: "
-        f"to fit {task.n_classes} logits exactly takes d_vo >= {needed} [derived]"
-    )
+    return f"of labels read off by argmax, for which d_vo = 2 is enough [derived]; here d_vo = {heads.d_vo}"
 
 
 class SharedContextRank(Bound):

@@ -59,6 +59,7 @@ class Triples(Task):
 
     name: ClassVar[str] = "triples"
     fact: ClassVar[str] = "triple"
+    scoring_fields: ClassVar[frozenset[str]] = frozenset({"tau", "score"})
     recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.01, 0.02, 0.05), steps=1000)
     presets: ClassVar = {"smoke": {"n_keys": 8, "n_queries": 8, "n_values": 8}}
 

@@ -262,7 +262,7 @@ def test_the_constructive_solver_finds_the_names_it_writes():
     heads = {"W_Q": (2, 6, 3), "W_K": (2, 6, 3), "W_V": (2, 6, 4), "W_O": (2, 4, 6)}
     assert tokens == {"W_E": (7, 6), "P": (2, 6), **heads, "W_U": (6, 5)}
     relation = {name: tuple(p.shape) for name, p in Mha(**SMALL).build(ITEMS).named_parameters()}
-    assert relation == {"W_Q": (2, 4, 3), "W_K": (2, 4, 3), "scale": (), "threshold": ()}
+    assert relation == {"W_Q": (2, 4, 3), "W_K": (2, 4, 3), "log_scale": (), "threshold": ()}
 
 
 @pytest.mark.parametrize(

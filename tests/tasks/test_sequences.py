@@ -325,7 +325,9 @@ def test_guaranteed_examples_by_hand(n_heads: int, n_context: int, d_qk: int, ex
 def test_narrow_values_are_noted_where_targets_are_vectors():
     attention = Attention(d_vo=1)
     task = Sequences(n_context=4, d_input=8, n_classes=100)
-    assert "d_vo >= 8 [derived]" in Examples().evaluate(task, attention, None).note
+    with pytest.raises(NotApplicable, match=r"not 100 .derived.; set arch.d_vo=2"):
+        Examples().evaluate(task, attention, None)
+    assert "d_vo = 2 is enough [derived]" in Examples().evaluate(task, Attention(d_vo=2), None).note
     scalar = task.model_copy(update={"n_classes": 1})
     assert Examples().evaluate(scalar, attention, None).note == ""
 
