@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from capbench.architecture import Architecture
-from capbench.errors import BadSetting
+from capbench.errors import BadSetting, UnsupportedSignature
 from capbench.request import check_pair
 from capbench.settings import Configured
 from capbench.task import Task
@@ -90,5 +90,5 @@ def _count(task: Task, architecture: Configured[Architecture], field: str, value
     """Parameters at one value of a field; None where the architecture does not allow it."""
     try:
         return check_pair(task, architecture.replaced(**{field: value}).plugin)
-    except BadSetting:
+    except (BadSetting, UnsupportedSignature):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -31,7 +32,7 @@ class Gradients:
     def __init__(self, batched: Batched, mode: CompileMode) -> None:
         self._batched = batched
         self._mode = mode
-        self._compiled = torch.compile(self._pure, dynamic=False) if batched.is_batched else None
+        self._compiled: Callable[[Tensor, Named, Problem], Tensor] | None = None
         self.is_compiled = mode == "on" and batched.is_batched
         self.compile_seconds = 0.0
         self._shapes: set[torch.Size] = set()
@@ -43,11 +44,13 @@ class Gradients:
 
     def __call__(self, stack: Stack) -> Tensor:
         """(lanes, n_parameters)."""
-        if not self.is_compiled or self._compiled is None:
+        if not self.is_compiled:
             return self._eager(stack)
         is_new, started = stack.weights.shape not in self._shapes, time.perf_counter()
         try:
-            gradient: Tensor = self._compiled(stack.weights, stack.fixed, stack.problem)
+            # Here and not earlier: the compiler itself takes a second to import.
+            self._compiled = self._compiled or torch.compile(self._pure, dynamic=False)
+            gradient = self._compiled(stack.weights, stack.fixed, stack.problem)
         except Exception as error:  # noqa: BLE001 - no compiler here, or a module that it does not take
             self._mode, self.is_compiled = "off", False
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

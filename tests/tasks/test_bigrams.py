@@ -47,12 +47,13 @@ class Attention(Architecture):
     d_vo: int = 8
     n_layers: int = 1
     has_skip: bool = True
+    has_positions: bool = True
 
     def build(self, signature: Signature) -> nn.Module:
         raise NotImplementedError
 
     def heads(self, signature: Signature) -> Heads:
-        return Heads(self.n_heads, self.d_model, 1, self.d_vo, self.n_layers, self.has_skip)
+        return Heads(self.n_heads, self.d_model, 1, self.d_vo, self.n_layers, self.has_skip, self.has_positions)
 
 
 class Headless(Architecture):
@@ -392,6 +393,7 @@ def test_accuracy_of_no_more_facts_than_are_held_is_one():
         (Bigrams(), Headless(), "headless is not attention alone"),
         (Bigrams(), Attention(n_layers=2), "one attention layer"),
         (Bigrams(), Attention(has_skip=False), "skip"),
+        (Bigrams(), Attention(has_positions=False), "positions"),
         (Bigrams(), Attention(d_model=1), "d = 1"),
         (Bigrams(target="distribution"), Attention(), "one right next token"),
     ],

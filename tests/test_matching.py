@@ -1,0 +1,59 @@
+"""Equal-parameter comparison: the count that was asked for, or a refusal that says how near one can come."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from capbench.errors import BadSetting
+from capbench.matching import match_parameters, parse_count
+from capbench.registry import load_registry
+from capbench.report.catalogue import catalogue
+from capbench.request import check_pair
+from capbench.settings import configure
+
+
+@pytest.mark.parametrize(("text", "count"), [("4096", 4096), ("10k", 10_000), ("1.5K", 1_500), ("2M", 2_000_000)])
+def test_counts_are_read_as_people_write_them(text: str, count: int) -> None:
+    assert parse_count(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "k", "-3", "0", "ten", "1e4", "10g"])
+def test_other_counts_are_refused(text: str) -> None:
+    with pytest.raises(BadSetting, match=r"--params takes a count such as 4096, 10k or 1\.5M"):
+        parse_count(text)
+
+
+@pytest.mark.parametrize("target", [4_000, 16_000])
+def test_every_fitting_pair_with_a_free_width_comes_within_5_percent(target: int) -> None:
+    registry = load_registry()
+    matched = 0
+    for pair in catalogue(registry).pairs:
+        task = configure(registry.task(pair.task), "standard", {}).plugin
+        architecture = configure(registry.architecture(pair.architecture), "standard", {})
+        if not pair.fits or not architecture.plugin.widths(task.signature):
+            continue
+        chosen = match_parameters(task, architecture, target)
+        assert abs(check_pair(task, chosen.plugin) - target) <= 0.05 * target, (pair.task, pair.architecture)
+        matched += 1
+    assert matched > 20
+
+
+def test_what_cannot_be_matched_is_refused_with_the_nearest(capbench) -> None:
+    got = capbench("run", "--task", "rgr", "--arch", "mha", "--preset", "smoke", "--params", "40")
+    assert got.code == 2
+    assert "mha cannot come within 5% of 40 parameters on rgr" in got.err
+    assert "n_heads=1 gives" in got.err
+    floor = capbench("run", "--task", "rgr", "--arch", "bilinear", "--preset", "smoke", "--params", "4k")
+    assert "bilinear names no width that --params could change on rgr" in floor.err
+
+
+def test_a_run_can_match_another_architecture_and_says_what_it_chose(capbench) -> None:
+    words = ("run", "--task", "rgr", "--preset", "smoke", "--at", "10", "--seeds", "1", "--json")
+    mlp = json.loads(capbench(*words, "--arch", "mlp", "--match", "mha").out)
+    mha = json.loads(capbench(*words, "--arch", "mha").out)
+    assert abs(mlp["n_parameters"] - mha["n_parameters"]) <= 0.05 * mha["n_parameters"]
+    assert "--set arch.d_mlp=" in mlp["command"]
+    both = capbench(*words, "--arch", "mlp", "--match", "mha", "--params", "1k")
+    assert "give one of them" in both.err
