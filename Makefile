@@ -1,12 +1,13 @@
 # make run    set up, then measure the capacity of multi-head attention on relational graphs
 # make test   set up, then run the tests
 # make lint   formatting, types, import layers
+# make bench  the engine against a one-model loop, as ratios in one run
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test lint clean
+.PHONY: run test lint bench clean
 
 run: $(VENV)/.run-ready
 	$(BIN)/capbench run --task rgr --arch mha
@@ -19,6 +20,9 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev-ready
+	$(BIN)/pytest -o addopts= -W default tests/bench
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -47,13 +47,13 @@ class Bigrams(Task):
     name: ClassVar[str] = "bigrams"
     fact: ClassVar[str] = "association"
     scoring_fields: ClassVar[frozenset[str]] = frozenset({"d_encoder", "kl_threshold"})
-    recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.003, 0.01, 0.03), steps=2000)
+    recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.003, 0.01, 0.03), steps=1000)
     presets: ClassVar = {
         "smoke": {"n_tokens": 12},
         "paper": {"n_tokens": 50},
     }
 
-    n_tokens: int = Field(50, ge=2, le=2048, description="N: tokens; there are N^2 pairs")
+    n_tokens: int = Field(32, ge=2, le=2048, description="N: tokens; there are N^2 pairs")
     target: Literal["token", "distribution"] = Field(
         "token", description="token: one next token a pair, drawn uniformly; distribution: a full one over all tokens"
     )
