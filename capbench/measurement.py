@@ -24,8 +24,8 @@ MAX_LANES = 256
 class Progress(Interface):
     """Is told what the runner does."""
 
-    def plan(self, n_trials: int, n_reused: int) -> None:
-        """A round begins."""
+    def plan(self, solver: str, n_trials: int, n_reused: int) -> None:
+        """A round of a solver's trials begins."""
 
     def trained(self, trial: Trial) -> None:
         """A trial has ended."""
@@ -81,7 +81,7 @@ class Measurement:
         ]
         budgets = {w.pair.key(spec): w.budget for w in work for spec in w.specs}
         stored = {k: t for k, t in self.store.trials(budgets).items() if t.status is not TrialStatus.FAILED}
-        self.progress.plan(len(budgets), len(stored))
+        self.progress.plan(self.request.solver.plugin.name, len(budgets), len(stored))
         self.trials.extend(t.model_copy(update={"budget": budgets[k]}) for k, t in stored.items())
         self.n_reused += len(stored)
 

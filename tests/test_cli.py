@@ -22,7 +22,7 @@ def test_run_prints_the_answer_with_its_interval_theory_and_next_steps(capbench)
     assert re.search(r"adler2025\.law .*\[paper\]", done.out)
     assert re.search(r"counting\.floor .*\[derived\]", done.out)
     assert "next:\n  capbench run --task rgr --arch mha --preset smoke --set arch.n_heads=8" in done.out
-    assert "round 1: " in done.err
+    assert "adam, round 1: " in done.err
 
 
 def test_json_puts_the_document_on_stdout_and_nothing_else(capbench) -> None:

@@ -39,13 +39,15 @@ class Bar:
         self._held = 0
         self._task: TaskID | None = None
 
-    def plan(self, n_trials: int, n_reused: int) -> None:
+    def plan(self, solver: str, n_trials: int, n_reused: int) -> None:
         """A new bar, with what the store had already filled in."""
         self._round += 1
         self._held = 0
         if self._task is not None:
             self._progress.remove_task(self._task)
-        self._task = self._progress.add_task(f"round {self._round}", total=n_trials, completed=n_reused, state="")
+        self._task = self._progress.add_task(
+            f"{solver}, round {self._round}", total=n_trials, completed=n_reused, state=""
+        )
 
     def trained(self, trial: Trial) -> None:
         """One trial further."""
@@ -66,11 +68,11 @@ class Lines:
         self._console = console
         self._round = 0
 
-    def plan(self, n_trials: int, n_reused: int) -> None:
+    def plan(self, solver: str, n_trials: int, n_reused: int) -> None:
         """Says what the round will do."""
         self._round += 1
         stored = f", {n_reused} of them stored" if n_reused else ""
-        self._console.print(f"round {self._round}: {n_trials} trials{stored}", highlight=False)
+        self._console.print(f"{solver}, round {self._round}: {n_trials} trials{stored}", highlight=False)
 
     def trained(self, trial: Trial) -> None:
         """Nothing: a line a trial would drown the log."""

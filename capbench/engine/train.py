@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -73,39 +73,62 @@ def train_group(
     started = time.perf_counter()
     solver, steps = group.pair.solver.plugin, group.pair.training.steps
     assert isinstance(solver, GradientSolver)
-    stack, lanes = _open(group, device)
-    batched = Batched(group.pair, stack)
+    live = _open(group, solver, device)
+    batched = Batched(group.pair, live.stack)
     gradients = Gradients(batched, compile_mode)
-    state = solver.init(stack.weights)
-    sampling = group.pair.training.sampling
-    batches = Batches(sampling, group.pair, [lane.trial for lane in lanes], stack.problem.mask) if sampling else None
-    tally = Tally(sampling.scored_batches if sampling else 0)
     cost, step = Cost(), 0
-    while any(lane.alive for lane in lanes):
-        looked = time.perf_counter()
-        until = min(step + CHECK_EVERY, steps)
-        cost.lane_steps += (until - step) * sum(lane.alive for lane in lanes)
-        masks = batches.masks(until - step) if batches else [stack.problem.mask] * (until - step)
-        for mask in masks:
-            seen = stack.asking(mask)
-            if step >= steps - tally.n_batches:
-                tally.add(batched.metrics(seen))
-            solver.update(stack.weights, gradients(seen), state, stack.learning_rate, step, steps)
+    while live.n_alive:
+        last_look, until = time.perf_counter(), min(step + CHECK_EVERY, steps)
+        cost.lane_steps += (until - step) * live.n_alive
+        for mask in live.masks(until - step):
+            stack = live.stack.asking(mask)
+            if step >= steps - live.tally.n_batches:
+                live.tally.add(batched.metrics(stack))
+            solver.update(stack.weights, gradients(stack), live.state, stack.learning_rate, step, steps)
             step += 1
-        scores = tally.means() or batched.metrics(stack)
-        for trial, weights in _verdicts(group.pair, batched, stack, lanes, scores, step):
+        scores = live.tally.means() or batched.metrics(live.stack)
+        for trial, weights in _verdicts(group.pair, batched, live, scores, step):
             on_trial(trial, weights)
-        on_progress(step, sum(lane.alive for lane in lanes))
-        gradients.consider((time.perf_counter() - looked) / CHECK_EVERY, steps - step)
-        keep = _survivors(lanes, COMPACT_COMPILED if gradients.is_compiled else COMPACT_BELOW)
-        if keep is not None:
-            index = torch.tensor(keep, device=device)
-            stack, state = stack.kept(index), {name: tensor[index] for name, tensor in state.items()}
-            lanes = [lanes[i] for i in keep]
-            batches = batches.kept(keep, stack.problem.mask) if batches else None
+        on_progress(step, live.n_alive)
+        gradients.consider((time.perf_counter() - last_look) / CHECK_EVERY, steps - step)
+        live.compact(COMPACT_COMPILED if gradients.is_compiled else COMPACT_BELOW)
     cost.compile_seconds = gradients.compile_seconds
     cost.seconds = time.perf_counter() - started - cost.compile_seconds
     return cost
+
+
+@dataclass
+class Live:
+    """A group in training: all that has a row for each lane."""
+
+    lanes: list[Lane]
+    stack: Stack
+    state: dict[str, Tensor]
+    batches: Batches | None
+    tally: Tally
+
+    @property
+    def n_alive(self) -> int:
+        """Lanes still training."""
+        return sum(lane.alive for lane in self.lanes)
+
+    def masks(self, n_steps: int) -> Iterable[Tensor]:
+        """What each of the next steps asks for: all facts, or a batch of them."""
+        return self.batches.masks(n_steps) if self.batches else [self.stack.problem.mask] * n_steps
+
+    def compact(self, below: float) -> None:
+        """Drops finished lanes once less than a share of them is alive; two stay at least."""
+        alive = [i for i, lane in enumerate(self.lanes) if lane.alive]
+        if not alive or len(self.lanes) <= 2 or len(alive) > below * len(self.lanes):
+            return
+        company = [i for i, lane in enumerate(self.lanes) if not lane.alive]
+        keep = sorted([*alive, *company[: max(0, 2 - len(alive))]])
+        index = torch.tensor(keep, device=self.stack.weights.device)
+        self.lanes = [self.lanes[i] for i in keep]
+        self.stack = self.stack.kept(index)
+        self.state = {name: tensor[index] for name, tensor in self.state.items()}
+        self.batches = self.batches and self.batches.kept(keep, self.stack.problem.mask)
+        self.tally.keep(index)
 
 
 class Tally:
@@ -119,13 +142,17 @@ class Tally:
         """Counts one batch."""
         self._sums = {name: self._sums.get(name, 0) + value / self.n_batches for name, value in metrics.items()}
 
+    def keep(self, lanes: Tensor) -> None:
+        """Forgets all but the given lanes."""
+        self._sums = {name: sums[lanes] for name, sums in self._sums.items()}
+
     def means(self) -> dict[str, Tensor]:
         """The means so far; empty before the first batch that counts."""
         return self._sums
 
 
-def _open(group: LaneGroup, device: torch.device) -> tuple[Stack, list[Lane]]:
-    """The stack and its lanes. One lane alone would take other kernels than two, so a lone trial gets company."""
+def _open(group: LaneGroup, solver: GradientSolver, device: torch.device) -> Live:
+    """A group before its first step. One lane alone would take other kernels than two: a lone trial gets company."""
     n_lanes = max(2, len(group.trials))
     trials = tuple(group.trials[i % len(group.trials)] for i in range(n_lanes))
     stack, examined = build_stack(LaneGroup(group.pair, group.slots, trials), device)
@@ -133,25 +160,27 @@ def _open(group: LaneGroup, device: torch.device) -> tuple[Stack, list[Lane]]:
         Lane(trial, data, alive=i < len(group.trials))
         for i, (trial, data) in enumerate(zip(trials, examined, strict=True))
     ]
-    return stack, lanes
+    sampling = group.pair.training.sampling
+    batches = Batches(sampling, group.pair, trials, stack.problem.mask) if sampling else None
+    return Live(lanes, stack, solver.init(stack.weights), batches, Tally(sampling.scored_batches if sampling else 0))
 
 
 def _verdicts(
-    pair: Pair, batched: Batched, stack: Stack, lanes: list[Lane], scores: dict[str, Tensor], step: int
+    pair: Pair, batched: Batched, live: Live, scores: dict[str, Tensor], step: int
 ) -> Iterator[tuple[Trial, dict[str, Tensor]]]:
     """The trials that end at this step, with their weights. Updates the lanes."""
     criterion = pair.training.criterion
     metrics = {name: values.double().cpu().tolist() for name, values in scores.items()}
-    finite = torch.isfinite(stack.weights).all(dim=1).cpu().tolist()
-    named = stack.layout.split(stack.weights)
-    for i, lane in enumerate(lanes):
+    finite = torch.isfinite(live.stack.weights).all(dim=1).cpu().tolist()
+    named = live.stack.layout.split(live.stack.weights)
+    for i, lane in enumerate(live.lanes):
         value = metrics[criterion.metric][i] if finite[i] else math.nan
         status = _status(pair.training, value, step, lane) if lane.alive else None
         if status is None:
             continue
         lane.alive = False
         own = {name: values[i] for name, values in metrics.items() if math.isfinite(values[i])}
-        found = batched.analysis(stack, i) if pair.training.analyses else {}
+        found = batched.analysis(live.stack, i) if pair.training.analyses else {}
         weights = {name: w[i].clone() for name, w in named.items()}
         yield finished(pair, lane.trial, status, step, own, {**lane.data, **found}), weights
 
@@ -193,12 +222,3 @@ def _status(training: Training, value: float, step: int, lane: Lane) -> TrialSta
     is_near = score >= goal - NEARLY * abs(goal)
     is_stuck = step - lane.best_step >= PATIENCE * training.steps
     return TrialStatus.PLATEAU if is_stuck and not is_near else None
-
-
-def _survivors(lanes: list[Lane], compact_below: float) -> list[int] | None:
-    """The lanes to keep once enough have finished, two at least; None: all."""
-    alive = [i for i, lane in enumerate(lanes) if lane.alive]
-    if not alive or len(lanes) <= 2 or len(alive) > compact_below * len(lanes):
-        return None
-    company = [i for i, lane in enumerate(lanes) if not lane.alive]
-    return sorted([*alive, *company[: max(0, 2 - len(alive))]])

@@ -69,7 +69,21 @@ def test_metrics_are_means_over_the_last_training_batches() -> None:
             group, torch.device("cpu"), lambda t, _, s=scored: found.setdefault((s, t.seed), t), lambda *_: None
         )
     for seed in (0, 1):
-        assert (found[3, seed].metrics["accuracy"] * 24).is_integer() or abs(
-            found[3, seed].metrics["accuracy"] * 24 - round(found[3, seed].metrics["accuracy"] * 24)
-        ) < 1e-4, "3 batches of 8 facts"
-        assert abs(found[0, seed].metrics["accuracy"] * 30 - round(found[0, seed].metrics["accuracy"] * 30)) < 1e-4
+        last_batches, all_facts = found[3, seed].metrics["accuracy"] * 24, found[0, seed].metrics["accuracy"] * 30
+        assert abs(last_batches - round(last_batches)) < 1e-4, "a share of 3 batches of 8 facts"
+        assert abs(all_facts - round(all_facts)) < 1e-4, "a share of the 30 facts"
+
+
+def test_a_lane_that_diverges_among_the_scored_batches_takes_nobody_with_it() -> None:
+    pair = make_pair(Sampling(batch=8, n_draws=64, scored_batches=30))
+    calm = [TrialSpec(30, seed, 0.01) for seed in range(2)]
+    wild = [TrialSpec(30, seed, 1e38) for seed in range(4)]
+    found = {}
+    train_group(
+        LaneGroup(pair, 36, (*wild, *calm)),
+        torch.device("cpu"),
+        lambda t, _: found.setdefault((t.seed, t.learning_rate), t),
+        lambda *_: None,
+    )
+    assert {found[seed, 1e38].status.value for seed in range(4)} == {"diverged"}
+    assert {found[seed, 0.01].status.value for seed in range(2)} <= {"held", "not_held"}
