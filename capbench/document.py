@@ -82,6 +82,7 @@ def command(request: Request) -> str:
         "--seeds": request.seeds,
         "--ci-width": request.ci_width if request.ci_width != Request.ci_width else None,
         "--steps": request.steps,
+        "--dtype": request.dtype,
         "--solver": request.solver.plugin.name if request.solver.plugin.name != "adam" else None,
     }
     words += [word for name, value in options.items() if value is not None for word in (name, str(value))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from capbench.architecture import Architecture
 from capbench.engine.gradients import CompileMode
@@ -38,6 +39,7 @@ class RunOptions:
     solver: str = "adam"
     device: str = "auto"
     compile_mode: CompileMode = "auto"
+    dtype: Literal["float32", "float64"] | None = None
 
 
 def build_request(options: RunOptions, registry: Registry) -> Request:
@@ -63,6 +65,7 @@ def build_request(options: RunOptions, registry: Registry) -> Request:
         ci_width=options.ci_width,
         device=options.device,
         compile_mode=options.compile_mode,
+        dtype=options.dtype,
         overload=options.overload,
         analyse=options.analyse,
         protocol=protocol,
@@ -81,3 +84,10 @@ def _matched(
         other = configure(registry.architecture(options.match), options.preset, {})
         return match_parameters(task.plugin, architecture, check_pair(task.plugin, other.plugin))
     return architecture
+
+
+def matched_text(request: Request) -> str:
+    """What a match came to: the widths that could be chosen and the count they give."""
+    task, architecture = request.task.plugin, request.architecture.plugin
+    widths = ", ".join(f"{field}={getattr(architecture, field)}" for field in architecture.widths(task.signature))
+    return f"matched: {architecture.name} with {widths} has {check_pair(task, architecture):,} parameters"

@@ -38,6 +38,7 @@ class Request:
     ci_width: float = 0.05
     device: str = "auto"
     compile_mode: CompileMode = "auto"
+    dtype: Literal["float32", "float64"] | None = None
     overload: bool = False
     analyse: bool = False
     protocol: TrainingProtocol = PROTOCOLS["capbench"]
@@ -73,7 +74,7 @@ def make_protocol(request: Request) -> Protocol:
         seeds=request.seeds or preset.seeds,
         learning_rates=_rates(request),
         steps=request.steps or request.protocol.steps or max(1, round(task.recipe.steps * preset.step_share)),
-        dtype=request.solver.plugin.dtype,
+        dtype=request.dtype or request.solver.plugin.dtype,
         ci_width=request.ci_width,
         mode=mode,
         at=at,

@@ -65,6 +65,14 @@ def test_the_command_in_a_result_repeats_it(capbench) -> None:
     assert repeated["timing"]["trials_trained"] == 0
 
 
+def test_precision_is_the_users_to_choose_and_part_of_the_key(capbench) -> None:
+    words = (*SMOKE, "--at", "20", "--seeds", "1", "--lr", "0.2", "--json")
+    single, double = (json.loads(capbench(*words, "--dtype", dtype).out) for dtype in ("float32", "float64"))
+    assert (single["protocol"]["dtype"], double["protocol"]["dtype"]) == ("float32", "float64")
+    assert single["trials"][0]["key"] != double["trials"][0]["key"]
+    assert "--dtype float64" in double["command"]
+
+
 def test_at_asks_for_one_load_and_gives_a_success_rate(capbench) -> None:
     document = json.loads(capbench(*SMOKE, "--at", "20", "--seeds", "3", "--json").out)
     assert document["capacity"]["kind"] == "success_rate"

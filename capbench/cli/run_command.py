@@ -46,6 +46,7 @@ SET_HELP = (
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Most training steps. Default: the task's.")
 @click.option("--solver", default="adam", show_default=True, metavar="NAME", help="How weights are found.")
 @click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), help="Precision. Default: the solver's.")
 @click.option(
     "--compile",
     "compile_mode",
@@ -76,6 +77,7 @@ def run_command(
     steps: int | None,
     solver: str,
     device: str,
+    dtype: Literal["float32", "float64"] | None,
     compile_mode: Literal["auto", "on", "off"],
     as_json: bool,
     plot: Path | None,
@@ -83,7 +85,7 @@ def run_command(
     """Measure how many facts an architecture holds."""
     from capbench.cli.output import plugins_print_to_stderr
     from capbench.cli.progress import show_progress
-    from capbench.options import RunOptions, build_request
+    from capbench.options import RunOptions, build_request, matched_text
     from capbench.registry import load_registry
     from capbench.report.result_text import result_text
     from capbench.report.text import as_json_text
@@ -109,6 +111,7 @@ def run_command(
         solver=solver,
         device=device,
         compile_mode=compile_mode,
+        dtype=dtype,
     )
     if plot:
         from capbench.report.plot import check_plot_path, save_plot
@@ -118,6 +121,8 @@ def run_command(
         registry = load_registry(strict=strict_plugins)
         request = build_request(options, registry)
         request.check()
+        if params or match:
+            click.echo(matched_text(request), err=True)
         result = execute(request, registry, Store(home()), progress)
     fact = request.task.plugin.fact
     click.echo(as_json_text(result) if as_json else result_text(result, fact))
