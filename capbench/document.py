@@ -7,6 +7,7 @@ import json
 import math
 import platform
 import shlex
+from collections.abc import Mapping
 
 import torch
 
@@ -89,14 +90,15 @@ def command(request: Request) -> str:
     words += [flag for flag, is_set in (("--overload", request.overload), ("--analyse", request.analyse)) if is_set]
     words += [word for rate in request.learning_rates for word in ("--lr", f"{rate:g}")]
     for section, configured in (("task", request.task), ("arch", request.architecture), ("solver", request.solver)):
-        words += _changed_fields(section, configured.plugin, request.preset.name)
+        implied = request.protocol.solver_fields if section == "solver" else {}
+        words += _changed_fields(section, configured.plugin, request.preset.name, implied)
     return shlex.join(words)
 
 
-def _changed_fields(section: str, plugin: Plugin, preset: str) -> list[str]:
-    """`--set` words for the fields that are not what the preset makes them."""
+def _changed_fields(section: str, plugin: Plugin, preset: str, implied: Mapping[str, str | float]) -> list[str]:
+    """`--set` words for the fields that are not what the preset and the protocol make them."""
     cls = type(plugin)
-    usual = cls.model_validate(dict(cls.presets.get(preset, {}))).model_dump(mode="json")
+    usual = cls.model_validate({**cls.presets.get(preset, {}), **implied}).model_dump(mode="json")
     changed = {name: value for name, value in plugin.model_dump(mode="json").items() if value != usual[name]}
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in changed.items()}
     return [word for name, text in texts.items() for word in ("--set", f"{section}.{name}={text}")]
@@ -106,7 +108,7 @@ def _measured(
     run: Measurement, summary: Summary, capacity: Capacity, bits_per_parameter: float
 ) -> tuple[int, dict[str, float]]:
     """The load that bounds are evaluated at, and what was measured there, by quantity."""
-    measured = {**summary.metrics, "bits_per_parameter": bits_per_parameter}
+    measured = {**summary.data, **summary.metrics, "bits_per_parameter": bits_per_parameter}
     if capacity.kind == "largest_load":
         load = max(1, round(capacity.estimate))
         measured[FACTS] = capacity.estimate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,6 +45,9 @@ class RunOptions:
 
 def build_request(options: RunOptions, registry: Registry) -> Request:
     """Names looked up, fields set, the width matched where that is asked for."""
+    for option, values in {"--ci-width": (options.ci_width,), "--lr": options.rates}.items():
+        if not all(math.isfinite(value) for value in values):
+            raise BadSetting(f"{option} takes a number, got {values[0]}")
     overrides, preset, protocol = (
         parse_sets(options.sets),
         preset_named(options.preset),

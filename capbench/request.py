@@ -67,13 +67,15 @@ def make_protocol(request: Request) -> Protocol:
     """Defaults filled in, limits checked."""
     task, preset, criterion = request.task.plugin, request.preset, request.task.plugin.criterion
     mode, limits, at = _mode(request)
+    if request.analyse and type(task).analyse is Task.analyse:
+        raise BadSetting(f"{task.name} has no analysis of trained models; leave --analyse out")
     return Protocol(
         name=request.protocol.name,
         preset=preset.name,
         criterion=CriterionRecord(metric=criterion.metric, threshold=criterion.threshold, at_least=criterion.at_least),
         seeds=request.seeds or preset.seeds,
         learning_rates=_rates(request),
-        steps=request.steps or request.protocol.steps or max(1, round(task.recipe.steps * preset.step_share)),
+        steps=request.steps or _steps(request),
         dtype=request.dtype or request.solver.plugin.dtype,
         ci_width=request.ci_width,
         mode=mode,
@@ -82,6 +84,13 @@ def make_protocol(request: Request) -> Protocol:
         limits=limits,
         analyses=request.analyse,
     )
+
+
+def _steps(request: Request) -> int:
+    """The task's number of steps as the preset stretches it; a paper's own is only ever cut short."""
+    share = request.preset.step_share
+    usual, factor = (request.protocol.steps, min(1.0, share)) if request.protocol.steps else (None, share)
+    return max(1, round((usual or request.task.plugin.recipe.steps) * factor))
 
 
 def _rates(request: Request) -> tuple[float, ...]:

@@ -12,6 +12,9 @@ from scipy.special import stdtrit
 from capbench.capacity import Axis, Outcome, fit_threshold, wilson
 from capbench.results import FACTS_HELD, Capacity, Protocol, RateWindow, Trial, TrialStatus
 
+FULL = 0.98
+"""A model that holds more than this share of what it was asked for was not overloaded."""
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -105,8 +108,14 @@ def _overload(trials: Sequence[Trial], protocol: Protocol) -> Capacity:
     if len(held) > 1:
         half = float(stdtrit(len(held) - 1, (1 + protocol.confidence) / 2)) * stdev(held) / math.sqrt(len(held))
         low, high = mean - half, mean + half
+    is_full = protocol.at is not None and mean > FULL * protocol.at
     return Capacity(
-        kind="overload", estimate=mean, ci_low=low, ci_high=high, confidence=protocol.confidence, status="estimated"
+        kind="overload",
+        estimate=mean,
+        ci_low=low,
+        ci_high=None if is_full else high,
+        confidence=protocol.confidence,
+        status="at_least" if is_full else "estimated",
     )
 
 

@@ -128,6 +128,9 @@ def test_plots_are_written_in_three_formats(capbench, tmp_path: Path, ending: st
         ((*SMOKE, "--solver", "adamm"), "no solver named 'adamm'; did you mean 'adam'?"),
         ((*SMOKE, "--plot", "curve.gif"), "--plot takes a file ending in .png, .svg, .html, got 'curve.gif'"),
         ((*SMOKE, "--lr", "-1"), "--lr"),
+        ((*SMOKE, "--lr", "nan"), "--lr takes a number, got nan"),
+        ((*SMOKE, "--ci-width", "nan"), "--ci-width takes a number, got nan"),
+        ((*SMOKE, "--plot", "nowhere/curve.svg"), "--plot needs an existing folder"),
         (("describe", "rgx"), "no plugin named 'rgx'; did you mean 'rgr'?"),
         (("run", "--task", "rgr"), "Missing option '--arch'"),
         (("fly",), "No such command 'fly'"),
@@ -165,6 +168,14 @@ def test_a_store_that_cannot_be_written_is_one_line(capbench, tmp_path: Path, mo
     assert got.err.count("\n") == 1
 
 
+def test_a_plot_that_could_not_be_written_is_refused_before_training(capbench, tmp_path: Path, own_store: Path) -> None:
+    (tmp_path / "taken.svg").mkdir()
+    got = capbench(*SMOKE, "--plot", str(tmp_path / "taken.svg"))
+    assert (got.code, got.err.count("\n")) == (2, 1)
+    assert "--plot needs a file it can write" in got.err
+    assert not own_store.exists()
+
+
 def test_list_shows_plugins_and_the_matrix_of_pairs(capbench) -> None:
     text = capbench("list").out
     assert re.search(r"fits +.*rgr", text)
@@ -182,6 +193,13 @@ def test_describe_explains_fields_and_bounds(capbench) -> None:
     assert "[paper]" in law
     mha = json.loads(capbench("describe", "mha", "--json").out)
     assert all(field["description"] for field in mha["fields"])
+
+
+def test_describe_names_the_precision_of_a_solver_and_what_it_knows(capbench) -> None:
+    text = capbench("describe", "construct").out
+    assert "precision: float64" in text
+    for words in ("arXiv 2306.02010", "arXiv 2411.10115", "arXiv 2509.22840"):
+        assert words in text
 
 
 def test_bounds_are_evaluated_without_training(capbench, own_store: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +61,14 @@ def test_a_third_party_architecture_runs_without_any_change_to_the_core(distribu
     done = capbench("run", "--task", "rgr", "--arch", "one_matrix", "--preset", "smoke")
     assert done.code == 0, done.err
     assert "capacity" in done.out
+
+
+def test_the_plugin_in_the_readme_works_as_it_stands(distribution, capbench) -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    distribution("from-readme", readme.partition("```python\n")[2].partition("```")[0])
+    done = capbench("run", "--task", "rgr", "--arch", "one_matrix", "--preset", "smoke", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["capacity"]["estimate"] > 3
 
 
 def test_a_plugin_that_cannot_be_imported_costs_a_warning_that_names_its_package(distribution) -> None:

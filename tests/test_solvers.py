@@ -110,10 +110,12 @@ def test_the_authors_protocol_is_a_named_option_on_any_run(capbench) -> None:
 def test_analysis_on_request_puts_tensor_ranks_into_the_result(capbench) -> None:
     words = ("--task", "triples", "--arch", "aot", "--at", "20", "--seeds", "1", "--lr", "0.02")
     plain = document(capbench, *words)
-    assert "cp_rank_estimate" not in plain["data"]
+    assert "layer_cp_rank_estimate" not in plain["data"]
     analysed = document(capbench, *words, "--analyse")
-    assert analysed["data"]["rank_by_value"] <= 8
-    assert analysed["data"]["rank_lower"] <= analysed["data"]["rank_upper"] <= 20
+    assert analysed["data"]["layer_rank_by_value"] <= 8
+    assert analysed["data"]["database_rank_lower"] <= analysed["data"]["database_rank_upper"] <= 20
+    layer = next(bound for bound in analysed["bounds"] if bound["id"] == "wong2025.layer_rank")
+    assert (layer["measured"], layer["holds"]) == (analysed["data"]["layer_rank_lower"], True)
     assert {f"tau_{tau}_rank_lower" for tau in ("0.5", "0.95", "0.99")} <= set(analysed["data"])
 
 
@@ -121,3 +123,23 @@ def test_the_assumptions_of_the_theorem_are_in_the_result(capbench) -> None:
     result = document(capbench, "--task", "sequences", "--arch", "mha", "--at", "20", "--seeds", "1", "--lr", "0.05")
     assert result["data"] == {"context_rank_share": 1.0, "query_kruskal_share": 1.0}
     assert all(trial["data"] for trial in result["trials"])
+
+
+def test_analysis_is_refused_where_a_task_has_none(capbench) -> None:
+    got = capbench("run", *SMOKE, "--task", "rgr", "--arch", "mha", "--analyse")
+    assert (got.code, got.err.count("\n")) == (2, 1)
+    assert "rgr has no analysis of trained models" in got.err
+
+
+def test_a_model_that_holds_all_it_was_asked_for_was_not_overloaded(capbench) -> None:
+    words = ("--task", "bigrams", "--arch", "aot", "--overload", "--at", "10", "--seeds", "2", "--lr", "0.03")
+    capacity = document(capbench, *words)["capacity"]
+    assert (capacity["status"], capacity["ci_high"]) == ("at_least", None)
+
+
+def test_bits_under_a_protocol_that_scores_batches_are_those_of_all_facts(capbench) -> None:
+    words = ("--task", "bigrams", "--arch", "aot", "--at", "40", "--seeds", "1")
+    by_batches = document(capbench, *words, "--protocol", "dana2025", "--steps", "1500")
+    assert by_batches["metrics"]["accuracy"] > 0.99
+    assert 0.8 * 40 * 3.585 < by_batches["bits"] <= 40 * 3.585, "nearly log2(12) bits for each of 40 facts"
+    assert "solver." not in by_batches["command"]

@@ -86,7 +86,7 @@ def train_group(
                 live.tally.add(batched.metrics(stack))
             solver.update(stack.weights, gradients(stack), live.state, stack.learning_rate, step, steps)
             step += 1
-        scores = live.tally.means() or batched.metrics(live.stack)
+        scores = {**batched.metrics(live.stack), **live.tally.means()}
         for trial, weights in _verdicts(group.pair, batched, live, scores, step):
             on_trial(trial, weights)
         on_progress(step, live.n_alive)
@@ -139,8 +139,9 @@ class Tally:
         self._sums: dict[str, Tensor] = {}
 
     def add(self, metrics: dict[str, Tensor]) -> None:
-        """Counts one batch."""
-        self._sums = {name: self._sums.get(name, 0) + value / self.n_batches for name, value in metrics.items()}
+        """Counts one batch. Bits are a sum over all facts, of which a batch says nothing."""
+        shares = {name: value / self.n_batches for name, value in metrics.items() if name != "bits"}
+        self._sums = {name: self._sums.get(name, 0) + share for name, share in shares.items()}
 
     def keep(self, lanes: Tensor) -> None:
         """Forgets all but the given lanes."""

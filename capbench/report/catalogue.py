@@ -16,6 +16,7 @@ from capbench.registry import HOOKS, Provided, Registry
 from capbench.report.text import plain, table
 from capbench.request import check_pair
 from capbench.results import Record
+from capbench.solver import Solver
 from capbench.task import Task
 
 
@@ -225,6 +226,8 @@ def _about(cls: type[Plugin]) -> dict[str, str]:
             "kind": f"{cls.kind.value} ({_first_sentence(cls.kind)})",
             "source": f"{cls.citation} [{cls.pedigree.value}]",
         }
+    if issubclass(cls, Solver):
+        return {"precision": f"{cls.dtype}, unless --dtype says otherwise", **_details(cls)}
     if issubclass(cls, Task):
         task = cls()
         rates = ", ".join(f"{rate:g}" for rate in task.recipe.learning_rates)
@@ -232,8 +235,15 @@ def _about(cls: type[Plugin]) -> dict[str, str]:
             "a fact is": f"one {task.fact}; up to {task.max_load} at the default sizes",
             "held when": str(task.criterion),
             "trained for": f"{task.recipe.steps} steps at most, at learning rates {rates}",
+            **_details(cls),
         }
-    return {}
+    return _details(cls)
+
+
+def _details(cls: type[Plugin]) -> dict[str, str]:
+    """What the docstring says beyond its first line."""
+    rest = " ".join((inspect.getdoc(cls) or "").partition("\n")[2].split()) if "__doc__" in vars(cls) else ""
+    return {"more": rest} if rest else {}
 
 
 def _first_sentence(kind: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from pathlib import Path
 
@@ -22,6 +23,8 @@ def check_plot_path(path: Path) -> None:
     """Refuses a path that could not be written as a picture, before any training."""
     if path.suffix.lower() not in SUFFIXES:
         raise BadSetting(f"--plot takes a file ending in {', '.join(SUFFIXES)}, got {path.name!r}")
+    if path.is_dir() or (path.exists() and not os.access(path, os.W_OK)):
+        raise BadSetting(f"--plot needs a file it can write, got {str(path)!r}")
     if not path.parent.is_dir():
         raise BadSetting(f"--plot needs an existing folder, got {str(path.parent)!r}")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from statistics import fmean
 
 from capbench.bound import D_K, FACTS
 from capbench.report.text import number, plain, table
-from capbench.results import BoundRecord, Capacity, Result, Trial, TrialStatus
+from capbench.results import BoundRecord, Capacity, RateWindow, Result, Trial, TrialStatus
+from capbench.theory import BUDGETS
 
 
 def result_text(result: Result, fact: str) -> str:
@@ -47,7 +49,7 @@ def _answer(result: Result, fact: str) -> str:
         ends = f"{number(capacity.d_qk_total_low)} to {number(capacity.d_qk_total_high)}"
         rows.insert(2, ("D_K*", f"{number(capacity.d_qk_total)} ({ends})"))
     if rates is not None:
-        rows.append(("learning rate", f"{rates.best:g} held most; {_window(result)}"))
+        rows.append(("learning rate", _window(rates)))
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:<{width}}  {plain(words)}" for label, words in rows)
 
@@ -66,15 +68,17 @@ def _capacity_words(result: Result, fact: str) -> str:
     if capacity.kind == "success_rate":
         return f"{capacity.estimate:.0%} of the trials hold {protocol.at} {fact}s"
     if capacity.kind == "overload":
-        return f"{number(capacity.estimate)} of {protocol.at} {fact}s under overload"
+        return f"{_with_sign(capacity)} of {protocol.at} {fact}s under overload"
     if capacity.kind == "least_budget":
-        return f"{capacity.parameter} {_with_sign(capacity)} to hold {protocol.at} {fact}s"
+        least = math.ceil(capacity.estimate)
+        return f"{capacity.parameter} {_with_sign(capacity)}, so {least}, to hold {protocol.at} {fact}s"
     return f"{_with_sign(capacity)} {fact}s"
 
 
 def _interval(result: Result) -> str:
     capacity = result.capacity
-    low, high = (number(end) if end is not None else "open" for end in (capacity.ci_low, capacity.ci_high))
+    shown = "{:.0%}".format if capacity.kind == "success_rate" else number
+    low, high = (shown(end) if end is not None else "open" for end in (capacity.ci_low, capacity.ci_high))
     words = f"{capacity.confidence:.0%}: {low} to {high}"
     if capacity.ci_low and capacity.ci_high and capacity.kind != "success_rate":
         half = (capacity.ci_high / capacity.ci_low) ** 0.5 - 1
@@ -82,11 +86,12 @@ def _interval(result: Result) -> str:
     return words
 
 
-def _window(result: Result) -> str:
-    assert result.rates is not None
-    working = ", ".join(f"{rate:g}" for rate in result.rates.working) or "none"
-    tried = ", ".join(f"{rate:g}" for rate in result.rates.tried)
-    return f"working: {working} (of {tried})"
+def _window(rates: RateWindow) -> str:
+    """The best rate and the window of those that work."""
+    tried = ", ".join(f"{rate:g}" for rate in rates.tried)
+    if not rates.working:
+        return f"none held (of {tried}); {rates.best:g} came nearest"
+    return f"{rates.best:g} held most; working: {', '.join(f'{rate:g}' for rate in rates.working)} (of {tried})"
 
 
 def _three_numbers(result: Result, fact: str) -> str:
@@ -106,7 +111,9 @@ def _three_numbers(result: Result, fact: str) -> str:
 
 
 def _with_sign(capacity: Capacity) -> str:
-    sign = {"estimated": "", "at_least": "at least ", "below": "at most "}[capacity.status]
+    """The estimate: "below" where even the smallest load was missed, "at most" where the smallest budget was enough."""
+    below = "at most " if capacity.kind == "least_budget" else "below "
+    sign = {"estimated": "", "at_least": "at least ", "below": below}[capacity.status]
     return f"{sign}{number(capacity.estimate)}"
 
 
@@ -128,7 +135,7 @@ def bounds_table(bounds: list[BoundRecord]) -> str:
             b.id,
             b.quantity,
             number(b.value) if b.kind == "lower" else "",
-            number(b.value) if b.kind == "upper" else "",
+            f"{'≥ ' if b.quantity in BUDGETS else ''}{number(b.value)}" if b.kind == "upper" else "",
             number(b.value) if b.kind == "law" else "",
             number(b.measured),
             f"constant {number(b.constant)}" if b.kind == "law" else number(b.ratio),

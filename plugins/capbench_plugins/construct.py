@@ -31,7 +31,12 @@ CONSTRUCTIONS: Mapping[tuple[str, str], Construction] = {
 
 
 class Construct(ConstructiveSolver):
-    """Explicit weights: saturated attention on sequences, an exact fit on bigrams, signatures on rgr."""
+    """Explicit weights: saturated attention on sequences, an exact fit on bigrams, signatures on rgr.
+
+    It knows mha on sequences, exact at H(min(n, d_h) - 1) + 1 examples (idea: Mahdavi et al. 2024, arXiv 2306.02010;
+    algebra derived); aot on bigrams, exact at H d_h + d associations (Dana et al. 2025, arXiv 2411.10115; derived); and
+    mha on rgr, where success is measured rather than promised (derived in the spirit of Adler 2025, arXiv 2509.22840).
+    """
 
     name: ClassVar[str] = "construct"
     dtype: ClassVar[str] = "float64"

@@ -67,7 +67,7 @@ class Bigrams(Task):
         0.5, ge=0.01, le=100, description="distributions are softmax(g / temperature), g standard Gaussian; low: peaked"
     )
     d_encoder: int = Field(
-        10,
+        8,
         ge=0,
         description="width of the sequence encoder whose KL excess_kl is counted from, fitted to each data set; "
         "0: none, and the criterion is kl itself",
@@ -191,7 +191,7 @@ def _bigrams(task: Task) -> Bigrams:
 def _heads(task: Bigrams, architecture: Architecture) -> Heads:
     heads = architecture.heads(task.signature)
     if heads is None:
-        raise NotApplicable(f"{architecture.name} is not attention alone on this task")
+        raise NotApplicable(f"{architecture.name} does not have the heads that the theorem counts")
     return heads
 
 

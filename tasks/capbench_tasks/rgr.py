@@ -233,7 +233,7 @@ def _heads_of(task: Task, architecture: Architecture) -> tuple[Rgr, int, int]:
         raise NotApplicable("it speaks of relational graph recognition")
     heads = architecture.heads(task.signature)
     if heads is None:
-        raise NotApplicable(f"{architecture.name} has no key-query heads on this task")
+        raise NotApplicable(f"{architecture.name} does not have the heads that the theorem counts")
     return task, heads.d_qk_total, heads.d_model
 
 
@@ -252,6 +252,8 @@ class CapacityLaw(Bound):
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
         """D_K at `load` edges, or the edges that D_K allows; in both the constant is set to 1."""
         _, d_qk_total, d = _heads_of(task, architecture)
+        if load == 1:
+            raise NotApplicable("m' log m' is 0 for a single edge")
         if load is not None:
             return BoundValue(load * math.log(load) / d, D_K, f"at {load} edges, constant 1")
         edges = math.exp(lambertw(d_qk_total * d).real)  # solves m' ln m' = D_K d
@@ -289,10 +291,8 @@ class CountingFloor(Bound):
             return BoundValue(floor, D_K, f"at {load} edges, {self.bits_per_weight} bits a weight")
         low, high = 0, rgr.max_load
         if _rising_bits(rgr, high) <= d_qk_total * per_dimension:
-            return BoundValue(
-                rgr.max_load,
-                FACTS,
-                f"not binding: every graph can be told apart at {self.bits_per_weight} bits a weight",
+            raise NotApplicable(
+                f"not binding: {self.bits_per_weight} bits a weight tell all graphs apart; --at LOAD gives a floor"
             )
         while high - low > 1:
             middle = (low + high) // 2

@@ -186,7 +186,7 @@ def _attention_of(task: Task, architecture: Architecture) -> tuple[Sequences, He
         raise NotApplicable("it speaks of labelled sequences, of contexts and queries")
     heads = architecture.heads(task.signature)
     if heads is None:
-        raise NotApplicable(f"{architecture.name} is not pure attention on this task")
+        raise NotApplicable(f"{architecture.name} does not have the heads that the theorem counts")
     if heads.n_layers != 1:
         raise NotApplicable(f"it speaks of one attention layer; {architecture.name} has {heads.n_layers}")
     return task, heads

@@ -40,8 +40,11 @@ from capbench_tasks.tensor_rank import (
     thresholded_softmax,
 )
 
-RANK = "rank"
-"""The quantity of bounds on tensor ranks. Never facts: argmax and softmax inflate rank without limit."""
+LAYER_RANK, DATABASE_RANK = "layer_rank_lower", "database_rank_lower"
+"""What bounds on tensor ranks are held against: the largest flattening rank, which no rank is below.
+
+Never facts: argmax and softmax inflate rank without limit.
+"""
 SWEPT_TAUS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 """Confidences at which the database stated by a trained layer is analysed."""
 DENSE_CELLS = 2**17
@@ -172,21 +175,22 @@ class Triples(Task):
         if math.prod(database.shape) <= DENSE_CELLS:
             tensor = database_tensor(database)
             upper, lower = min(upper, slice_rank_bound(tensor)), max(flattening_ranks(tensor))
-        return {"rank_upper": float(upper), "rank_lower": float(lower)}
+        return {"database_rank_lower": float(lower), "database_rank_upper": float(upper)}
 
     def analyse(self, outputs: Tensor, problem: Problem) -> dict[str, float]:
         """Ranks of a trained layer's tensor L and of the databases read off it; numerical, in L's precision."""
         L = outputs.detach().cpu().reshape(self.n_keys, self.n_queries, -1)  # (K, Q, V)
         by_mode = flattening_ranks(L)
-        found = {f"rank_by_{mode}": float(r) for mode, r in zip(("key", "query", "value"), by_mode, strict=True)}
-        found["largest_query_slice_rank"] = float(largest_query_slice_rank(L))
+        found = {f"layer_rank_by_{mode}": float(r) for mode, r in zip(("key", "query", "value"), by_mode, strict=True)}
+        found[LAYER_RANK] = float(max(by_mode))
+        found["layer_rank_at_a_query"] = float(largest_query_slice_rank(L))
         stated = {f"tau_{tau:g}": thresholded_softmax(L, tau) for tau in SWEPT_TAUS}
         for readout, database in {"argmax": argmax_tensor(L), **stated}.items():
             found[f"{readout}_rank_lower"] = float(max(flattening_ranks(database)))
             found[f"{readout}_rank_upper"] = float(slice_rank_bound(database))
         if L.numel() <= DENSE_CELLS:
             generator = torch.Generator().manual_seed(0)
-            found["cp_rank_estimate"] = float(cp_rank_estimate(L, generator, starts=2, at_least=max(by_mode)))
+            found["layer_cp_rank_estimate"] = float(cp_rank_estimate(L, generator, starts=2, at_least=max(by_mode)))
         return found
 
     def _database(self, problem: Problem) -> Database:
@@ -267,13 +271,13 @@ class LayerRank(Bound):
             raise NotApplicable("it speaks of triples")
         heads = architecture.heads(task.signature)
         if heads is None:
-            raise NotApplicable(f"{architecture.name} is not pure attention on this task")
+            raise NotApplicable(f"{architecture.name} does not have the heads that the theorem counts")
         if heads.n_layers != 1:
             raise NotApplicable(f"it speaks of one layer, {architecture.name} has {heads.n_layers}")
         skip = min(heads.d_model, task.n_queries, task.n_values) if heads.has_skip else 0
         side = min(task.n_keys, task.n_queries)
         rank = min(skip + heads.n_heads * heads.d_vo * side, heads.d_model * side)
-        return BoundValue(rank, RANK, "of the logits; the database that argmax reads off them may have any rank")
+        return BoundValue(rank, LAYER_RANK, "of the logits; the database that argmax reads off them may have any rank")
 
 
 class DatabaseRank(Bound):
@@ -297,7 +301,7 @@ class DatabaseRank(Bound):
         value = min(load, task.n_keys * task.n_values, task.n_queries * task.n_values)
         exact = task.known_rank(load)
         known = "" if exact is None else f"; {task.structure} databases have rank {exact} exactly [derived]"
-        return BoundValue(value, RANK, f"of any database of {load} triples{known}")
+        return BoundValue(value, DATABASE_RANK, f"of any database of {load} triples{known}")
 
 
 @hookimpl

@@ -376,7 +376,7 @@ def test_accuracy_reads_back_as_the_associations_it_was_made_from(n_heads, d_vo,
 
 def test_accuracy_on_the_whole_table_is_worked_by_hand():
     # H = 11, d = d_h = 10: 120 of 2500, so 1/50 + 49/50 * .048 = .06704.
-    found = Accuracy().evaluate(Bigrams(), Attention(n_heads=11, d_vo=10, d_model=10), None)
+    found = Accuracy().evaluate(Bigrams(n_tokens=50), Attention(n_heads=11, d_vo=10, d_model=10), None)
     assert found.value == pytest.approx(0.06704)
     assert found.quantity == "accuracy"
 
@@ -390,7 +390,7 @@ def test_accuracy_of_no_more_facts_than_are_held_is_one():
     ("task", "architecture", "reason"),
     [
         (Rgr(), Attention(), "bigrams"),
-        (Bigrams(), Headless(), "headless is not attention alone"),
+        (Bigrams(), Headless(), "headless does not have the heads"),
         (Bigrams(), Attention(n_layers=2), "one attention layer"),
         (Bigrams(), Attention(has_skip=False), "skip"),
         (Bigrams(), Attention(has_positions=False), "positions"),

@@ -353,7 +353,7 @@ def test_stacked_head_outputs_on_a_shared_context_reach_that_rank_and_no_more():
     ("bound", "task", "architecture", "reason"),
     [
         (Examples, OtherTask(), Attention(), "labelled sequences"),
-        (Examples, Sequences(), NoHeads(), "no_heads is not pure attention"),
+        (Examples, Sequences(), NoHeads(), "no_heads does not have the heads"),
         (Examples, Sequences(), Attention(n_layers=2), "one attention layer; attention has 2"),
         (Examples, Sequences(), Attention(has_skip=True), "no skip"),
         (Examples, Sequences(), Attention(d_model=4), "n < d.*4 vectors of width 4"),

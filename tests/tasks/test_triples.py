@@ -68,12 +68,12 @@ def test_structured_databases_have_the_rank_that_they_promise(structure, rank, s
     task = Triples(n_keys=6, n_queries=7, n_values=5, structure=structure, rank=rank)
     load = data.draw(st.integers(1, task.max_load))
     found = task.examine(task.problem(load, task.max_load, seeded(seed)))
-    assert found["rank_lower"] == found["rank_upper"] == task.known_rank(load)
+    assert found["database_rank_lower"] == found["database_rank_upper"] == task.known_rank(load)
 
 
 def test_the_same_size_comes_in_different_ranks():
     ranks = {r: Triples(structure="low_rank", rank=r).examine(problem_of(r, 200)) for r in (2, 5, 20)}
-    assert {r: found["rank_upper"] for r, found in ranks.items()} == {2: 2.0, 5: 5.0, 20: 20.0}
+    assert {r: found["database_rank_upper"] for r, found in ranks.items()} == {2: 2.0, 5: 5.0, 20: 20.0}
     ragged = Triples(structure="block", rank=4)  # blocks of 5 keys and 5 queries
     assert [ragged.known_rank(load) for load in (1, 3, 20, 21, 25, 99, 100)] == [1, 3, 4, 5, 4, 5, 4]
 
@@ -94,12 +94,12 @@ def test_the_estimate_agrees_with_the_promised_rank():
 def test_rank_bounds_of_random_databases_bracket(load, seed):
     task = Triples()
     found = task.examine(task.problem(load, 400, seeded(seed)))
-    assert 1 <= found["rank_lower"] <= found["rank_upper"] <= load
+    assert 1 <= found["database_rank_lower"] <= found["database_rank_upper"] <= load
 
 
 def test_a_database_too_large_to_write_out_is_still_examined():
     task = Triples(n_keys=100, n_queries=100, n_values=100, structure="diagonal")
-    assert task.examine(task.problem(100, 100, seeded())) == {"rank_upper": 100.0, "rank_lower": 1.0}
+    assert task.examine(task.problem(100, 100, seeded())) == {"database_rank_upper": 100.0, "database_rank_lower": 1.0}
 
 
 def test_values_are_uniform_and_pairs_spread_over_the_grid():
@@ -124,7 +124,7 @@ def test_a_hundred_thousand_facts(structure):
     assert int(problem.mask.sum()) == 100_000
     assert len(torch.unique(problem.inputs[0][:100_000], dim=0)) == 100_000
     if structure != "block":  # blocks may share values
-        assert task.examine(problem)["rank_lower"] == (300 if structure == "random" else 5)
+        assert task.examine(problem)["database_rank_lower"] == (300 if structure == "random" else 5)
 
 
 @pytest.mark.parametrize("load", [0, -1, 43])
@@ -247,9 +247,9 @@ def test_analysis_of_a_layer_with_circular_logits_sees_rank_two_blow_up_under_ar
     angle = torch.arange(12) * (2 * math.pi / 12)
     L = 3 * torch.cos(angle[:, None] - angle)  # (pairs, values): not confident anywhere
     found = task.analyse(L, task.problem(12, 12, seeded()))
-    assert found["rank_by_key"] == found["rank_by_value"] == found["cp_rank_estimate"] == 2
-    assert found["rank_by_query"] == 1
-    assert found["largest_query_slice_rank"] == 2
+    assert found["layer_rank_by_key"] == found["layer_rank_by_value"] == found["layer_cp_rank_estimate"] == 2
+    assert found["layer_rank_by_query"] == 1
+    assert found["layer_rank_at_a_query"] == 2
     assert found["argmax_rank_lower"] == found["argmax_rank_upper"] == 12
     assert found["tau_0.95_rank_lower"] == found["tau_0.95_rank_upper"] == 0
     sharp = task.analyse(200 * L, task.problem(12, 12, seeded()))
@@ -258,7 +258,7 @@ def test_analysis_of_a_layer_with_circular_logits_sees_rank_two_blow_up_under_ar
 
 def evaluated(heads: Heads | None, task: Triples, load: int | None = None) -> float:
     found = LayerRank().evaluate(task, Described(heads_are=heads), load)
-    assert found.quantity == "rank"
+    assert found.quantity == "layer_rank_lower"
     return found.value
 
 
@@ -279,12 +279,12 @@ def test_database_rank_worked_by_hand():
     values = [DatabaseRank().evaluate(task, Described(), load).value for load in (1, 39, 40, 200)]
     assert values == [1, 39, 40, 40]  # |Q||V| = 40
     low = DatabaseRank().evaluate(Triples(structure="low_rank"), Described(), 100)
-    assert (low.value, low.quantity) == (100, "rank")
+    assert (low.value, low.quantity) == (100, "database_rank_lower")
     assert "rank 4 exactly [derived]" in low.note
 
 
 def test_bounds_say_why_they_do_not_apply():
-    with pytest.raises(NotApplicable, match="not pure attention"):
+    with pytest.raises(NotApplicable, match="does not have the heads"):
         evaluated(None, Triples())
     with pytest.raises(NotApplicable, match="has 2"):
         evaluated(Heads(1, 8, 8, 8, n_layers=2), Triples())
