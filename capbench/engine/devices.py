@@ -38,7 +38,7 @@ def keep_memory() -> None:
     """Lets the C library keep freed blocks of any size.
 
     By default glibc gives large blocks back to the system at once, and every training step pays for
-    fresh pages: about a quarter of its time. Elsewhere than on Linux with glibc this does nothing.
+    hundreds of fresh pages. Elsewhere than on Linux with glibc this does nothing.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")
