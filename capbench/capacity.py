@@ -79,6 +79,8 @@ class Axis:
     high: int
     rising: bool = False
     confidence: float = 0.95
+    unit: int = 1
+    """Only multiples of it are possible: a total that is split over four heads comes in fours."""
 
 
 @dataclass(frozen=True)
@@ -152,29 +154,31 @@ def is_narrow_enough(found: Threshold, plan: SearchPlan) -> bool:
     """The interval is as narrow as asked for, or lies between two neighbouring whole numbers."""
     if found.ci_low is None or found.ci_high is None:
         return False
-    within_a_step = found.ci_high <= math.floor(found.ci_low) + 1
+    unit = plan.axis.unit
+    within_a_step = found.ci_high <= unit * (math.floor(found.ci_low / unit) + 1)
     return within_a_step or found.relative_half_width <= plan.ci_width
 
 
-def snap(value: float, low: int, high: int) -> int:
-    """The whole number nearest to `value` on the shared geometric grid, within [low, high]."""
+def snap(value: float, axis: Axis) -> int:
+    """The possible value of the axis nearest to `value` on the shared geometric grid."""
     exponent = round(math.log2(max(value, 1.0)) * STEPS_PER_OCTAVE)
-    return min(max(round(2 ** (exponent / STEPS_PER_OCTAVE)), low), high)
+    on_grid = round(2 ** (exponent / STEPS_PER_OCTAVE) / axis.unit) * axis.unit
+    return min(max(on_grid, axis.low), axis.high)
 
 
 def _spread(start: float, stop: float, plan: SearchPlan) -> list[int]:
     """Distinct grid points at equal ratios from `start` to `stop`."""
     raw = np.geomspace(max(start, 1.0), max(stop, 1.0), plan.first_points)
-    return sorted({snap(float(value), plan.axis.low, plan.axis.high) for value in raw})
+    return sorted({snap(float(value), plan.axis) for value in raw})
 
 
 def _outward(outcomes: Sequence[Outcome], status: Status, plan: SearchPlan) -> list[int]:
     """Points past the end of what was tried, on the side where the curve has not turned yet."""
     tried = [o.at for o in outcomes]
     if status is Status.AT_LEAST:
-        steps = [snap(max(tried) * factor, plan.axis.low, plan.axis.high) for factor in (1.5, 2.0, 3.0, 4.0)]
+        steps = [snap(max(tried) * factor, plan.axis) for factor in (1.5, 2.0, 3.0, 4.0)]
         return sorted({at for at in steps if at > max(tried)})
-    steps = [snap(min(tried) / factor, plan.axis.low, plan.axis.high) for factor in (1.5, 2.0, 3.0, 4.0)]
+    steps = [snap(min(tried) / factor, plan.axis) for factor in (1.5, 2.0, 3.0, 4.0)]
     return sorted({at for at in steps if at < min(tried)})
 
 
@@ -205,7 +209,7 @@ def _near_the_transition(outcomes: Sequence[Outcome], found: Threshold, plan: Se
 def _grid_between(low: float, high: float, plan: SearchPlan) -> list[int]:
     """Every grid point in a range, and every whole number where the grid is coarser than those."""
     first, last = (round(math.log2(max(v, 1.0)) * STEPS_PER_OCTAVE) for v in (low, high))
-    return sorted({snap(2 ** (k / STEPS_PER_OCTAVE), plan.axis.low, plan.axis.high) for k in range(first, last + 1)})
+    return sorted({snap(2 ** (k / STEPS_PER_OCTAVE), plan.axis) for k in range(first, last + 1)})
 
 
 def _posterior(outcomes: Sequence[Outcome], rising: bool) -> tuple[Floats, Floats, float]:

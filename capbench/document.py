@@ -135,16 +135,18 @@ def _d_qk_total(run: Measurement, budget: float | None) -> float | None:
     if budget is None:
         heads = run.request.architecture.plugin.heads(signature)
         return None if heads is None else float(heads.d_qk_total)
-    low = max(1, int(budget))
-    ends = [run.pair(at).architecture.plugin.heads(signature) for at in (low, low + 1)]
+    unit = run.protocol.unit
+    low = max(1, int(budget / unit)) * unit
+    ends = [run.pair(at).architecture.plugin.heads(signature) for at in (low, low + unit)]
     if ends[0] is None or ends[1] is None:
         return None
-    return ends[0].d_qk_total + (budget - low) * (ends[1].d_qk_total - ends[0].d_qk_total)
+    return ends[0].d_qk_total + (budget - low) / unit * (ends[1].d_qk_total - ends[0].d_qk_total)
 
 
 def _parameters_at(run: Measurement, capacity: Capacity) -> int:
     """Trained parameters; on --minimize, of the smallest whole budget that is enough."""
-    at = math.ceil(capacity.estimate) if capacity.kind == "least_budget" else 1
+    unit = run.protocol.unit
+    at = math.ceil(capacity.estimate / unit) * unit if capacity.kind == "least_budget" else 1
     return check_pair(run.request.task.plugin, run.pair(at).architecture.plugin)
 
 

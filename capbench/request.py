@@ -10,7 +10,7 @@ from capbench.engine.devices import resolve_device
 from capbench.engine.gradients import CompileMode
 from capbench.engine.lanes import seeded
 from capbench.engine.stack import Layout
-from capbench.errors import BadSetting, CannotConstruct, LoadOutOfRange, UnknownName
+from capbench.errors import BadSetting, CannotConstruct, LoadOutOfRange, UnknownName, UnsupportedSignature
 from capbench.presets import Preset
 from capbench.protocols import PROTOCOLS, TrainingProtocol
 from capbench.results import CriterionRecord, Protocol
@@ -82,6 +82,7 @@ def make_protocol(request: Request) -> Protocol:
         at=at,
         parameter=request.minimize,
         limits=limits,
+        unit=limits[0] if request.minimize else 1,
         analyses=request.analyse,
     )
 
@@ -141,7 +142,7 @@ def _overload(request: Request, most: int) -> int:
 
 
 def _budget_limits(request: Request, name: str) -> tuple[int, int]:
-    """The values of the minimised parameter that make sense: from 1 to many times what it is now."""
+    """The values of the minimised parameter that make sense: from the least possible to many times what it is now."""
     plugin = request.architecture.plugin
     fields = type(plugin).model_fields
     if name not in fields:
@@ -150,4 +151,16 @@ def _budget_limits(request: Request, name: str) -> tuple[int, int]:
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadSetting(f"--minimize takes a field that is a whole number; {plugin.name}.{name} is {value!r}")
     most = next((m.le for m in fields[name].metadata if hasattr(m, "le")), value * WIDEST_BUDGET)
-    return 1, min(int(most), max(1, value) * WIDEST_BUDGET)
+    unit = _least(request, name, max(1, value))
+    return unit, max(1, min(int(most), max(1, value) * WIDEST_BUDGET) // unit) * unit
+
+
+def _least(request: Request, name: str, present: int) -> int:
+    """The smallest value that the architecture can be built with on this task; others are taken to be its multiples."""
+    for value in range(1, present):
+        try:
+            check_pair(request.task.plugin, request.architecture.replaced(**{name: value}).plugin)
+        except (BadSetting, UnsupportedSignature):
+            continue
+        return value
+    return present

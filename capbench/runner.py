@@ -72,7 +72,7 @@ def _plan(run: Measurement) -> SearchPlan:
     axis = axis_of(run.protocol)
     if run.protocol.parameter:
         present = getattr(request.architecture.plugin, run.protocol.parameter)
-        around = (1.0, float(min(4 * present, axis.high)))
+        around = (float(axis.low), float(min(4 * present, axis.high)))
     else:
         bounds = [provided.cls for provided in run.registry.bounds.values()]
         around = bracket(bounds, request.task.plugin, request.architecture.plugin)

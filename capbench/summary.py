@@ -70,7 +70,7 @@ def outcomes(trials: Sequence[Trial]) -> list[Outcome]:
 def axis_of(protocol: Protocol) -> Axis:
     """The axis that a run searches along."""
     low, high = protocol.limits
-    return Axis(low, high, rising=protocol.mode == "minimize", confidence=protocol.confidence)
+    return Axis(low, high, rising=protocol.mode == "minimize", confidence=protocol.confidence, unit=protocol.unit)
 
 
 def _capacity(trials: Sequence[Trial], protocol: Protocol) -> Capacity:

@@ -130,7 +130,18 @@ def test_wilson_intervals_are_those_of_scipy(held: int, trials: int) -> None:
 
 
 def test_snapping_keeps_small_loads_whole_and_large_ones_on_a_shared_grid() -> None:
-    assert [snap(x, 1, 4032) for x in (0.2, 1, 2, 3, 5, 8)] == [1, 1, 2, 3, 5, 8]
-    grid = {snap(x, 1, 4032) for x in np.linspace(100, 200, 400)}
+    axis = Axis(1, 4032)
+    assert [snap(x, axis) for x in (0.2, 1, 2, 3, 5, 8)] == [1, 1, 2, 3, 5, 8]
+    grid = {snap(x, axis) for x in np.linspace(100, 200, 400)}
     assert len(grid) == 17
-    assert snap(1e9, 1, 4032) == 4032
+    assert snap(1e9, axis) == 4032
+
+
+def test_an_axis_of_fours_is_searched_in_fours() -> None:
+    plan = replace(PLAN, axis=Axis(4, 512, rising=True, unit=4), bracket=(4.0, 128.0))
+    seen: list[Outcome] = []
+    while wanted := next_trials(seen, plan):
+        assert all(at % 4 == 0 for at, _ in wanted)
+        seen += [Outcome(at, seed, at >= 20) for at, seed in wanted]
+    found = fit_threshold(seen, plan.axis)
+    assert 16 <= found.estimate <= 20

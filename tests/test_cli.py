@@ -94,6 +94,14 @@ def test_minimize_finds_the_least_width_and_its_d_k(capbench) -> None:
     assert "D_K*" in capbench(*SMOKE, *words).out
 
 
+def test_minimize_keeps_to_values_that_the_architecture_allows(capbench) -> None:
+    words = ("run", "--task", "rgr", "--arch", "headsplit", "--preset", "smoke", "--set", "task.graph=permutation")
+    document = json.loads(capbench(*words, "--minimize", "d_qk_total", "--json").out)
+    assert document["protocol"]["unit"] == 4
+    assert {trial["budget"] % 4 for trial in document["trials"]} == {0}
+    assert document["capacity"]["d_qk_total"] == pytest.approx(document["capacity"]["estimate"])
+
+
 @pytest.mark.parametrize("ending", ["png", "svg", "html"])
 def test_plots_are_written_in_three_formats(capbench, tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"curve.{ending}"

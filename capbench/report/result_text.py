@@ -70,7 +70,7 @@ def _capacity_words(result: Result, fact: str) -> str:
     if capacity.kind == "overload":
         return f"{_with_sign(capacity)} of {protocol.at} {fact}s under overload"
     if capacity.kind == "least_budget":
-        least = math.ceil(capacity.estimate)
+        least = math.ceil(capacity.estimate / protocol.unit) * protocol.unit
         return f"{capacity.parameter} {_with_sign(capacity)}, so {least}, to hold {protocol.at} {fact}s"
     return f"{_with_sign(capacity)} {fact}s"
 
