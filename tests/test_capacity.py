@@ -27,8 +27,9 @@ def search(midpoint: float, scale: float, plan: SearchPlan, rng: np.random.Gener
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("scale", "rising"), [(0.03, False), (0.12, False), (0.12, True)])
-def test_intervals_cover_the_truth_as_often_as_they_say(scale: float, rising: bool) -> None:
+@pytest.mark.parametrize(("scale", "rising", "most"), [(0.03, False, 0.99), (0.12, False, 0.98), (0.2, True, 0.98)])
+def test_intervals_cover_the_truth_as_often_as_they_say(scale: float, rising: bool, most: float) -> None:
+    # A step sharper than the spacing of the loads leaves the interval wider than need be: it covers more often.
     rng = np.random.default_rng(20240611)
     plan = replace(PLAN, axis=replace(PLAN.axis, rising=rising))
     covered = 0
@@ -38,7 +39,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say(scale: float, rising: bo
         assert found.ci_low is not None
         assert found.ci_high is not None
         covered += found.ci_low <= midpoint <= found.ci_high
-    assert 0.90 <= covered / 300 <= 0.985
+    assert 0.90 <= covered / 300 <= most
 
 
 def test_a_search_stops_at_the_width_asked_for_and_spends_more_for_less() -> None:

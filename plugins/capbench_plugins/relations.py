@@ -17,7 +17,7 @@ class RelationScores(nn.Module):
     """Edge iff max over heads of (x_i W_Q)·(x_j W_K) exceeds a threshold (Adler 2025, arXiv 2509.22840, §2).
 
     The learned scale is kept positive: a negative one would turn the rule into "iff all heads stay below the
-    threshold", which is another read-out and holds about twice as many edges at the same widths.
+    threshold", which is another read-out with a capacity of its own.
     """
 
     def __init__(self, d_item: int, n_heads: int, d_qk: int, init_scale: float) -> None:
