@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from capbench.cli.plugin_options import PluginOptions
+
 
 @click.command("bounds")
 @click.option("--task", required=True, metavar="NAME", help="A task (capbench list).")
@@ -22,18 +24,17 @@ import click
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def bounds_command(
-    strict_plugins: bool, task: str, arch: str, sets: tuple[str, ...], preset: str, at: int | None, as_json: bool
+    plugins: PluginOptions, task: str, arch: str, sets: tuple[str, ...], preset: str, at: int | None, as_json: bool
 ) -> None:
     """Evaluate every bound that applies to a task and an architecture."""
     from capbench.cli.output import plugins_print_to_stderr
     from capbench.options import RunOptions, build_request
-    from capbench.registry import load_registry
     from capbench.report.result_text import bounds_table
     from capbench.report.text import as_json_text, plain
     from capbench.theory import compare
 
     with plugins_print_to_stderr():
-        registry = load_registry(strict=strict_plugins)
+        registry = plugins.load()
         request = build_request(RunOptions(task, arch, sets=sets, preset=preset, at=at), registry)
         request.check()
         bounds = [provided.cls for provided in registry.bounds.values()]

@@ -10,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 import click
 
 from capbench import __version__
+from capbench.cli.plugin_options import PluginOptions
 from capbench.errors import CapbenchError
 
 COMMANDS_GROUP = "capbench.commands"
@@ -66,7 +67,7 @@ def cli(ctx: click.Context, strict_plugins: bool) -> None:
 
     Start with: capbench run --task rgr --arch mha
     """
-    ctx.obj = strict_plugins
+    ctx.obj = PluginOptions(strict=strict_plugins)
 
 
 def main() -> None:

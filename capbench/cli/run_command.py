@@ -7,6 +7,8 @@ from typing import Literal
 
 import click
 
+from capbench.cli.plugin_options import PluginOptions
+
 SET_HELP = (
     "Override a field: task.n_items=32, arch.n_heads=8, solver.decay=linear; VALUE may be JSON, or @FILE of JSON."
 )
@@ -59,7 +61,7 @@ SET_HELP = (
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the curve: .png, .svg or .html.")
 @click.pass_obj
 def run_command(
-    strict_plugins: bool,
+    plugins: PluginOptions,
     task: str,
     arch: str,
     sets: tuple[str, ...],
@@ -86,7 +88,6 @@ def run_command(
     from capbench.cli.output import plugins_print_to_stderr
     from capbench.cli.progress import show_progress
     from capbench.options import RunOptions, build_request, matched_text
-    from capbench.registry import load_registry
     from capbench.report.result_text import result_text
     from capbench.report.text import as_json_text
     from capbench.runner import execute
@@ -118,7 +119,7 @@ def run_command(
 
         check_plot_path(plot)
     with plugins_print_to_stderr(), show_progress() as progress:
-        registry = load_registry(strict=strict_plugins)
+        registry = plugins.load()
         request = build_request(options, registry)
         request.check()
         if params or match:
