@@ -34,9 +34,19 @@ class GradientSolver(Solver):
 
     @abstractmethod
     def update(
-        self, weights: Tensor, gradient: Tensor, state: dict[str, Tensor], learning_rate: Tensor, step: int, steps: int
+        self,
+        weights: Tensor,
+        gradient: Tensor,
+        state: dict[str, Tensor],
+        learning_rate: Tensor,
+        step: Tensor,
+        steps: int,
     ) -> None:
-        """Changes `weights` and `state` in place: step `step` of `steps`, with a (lanes, 1) base learning rate."""
+        """Changes `weights` and `state` in place, with a (lanes, 1) base learning rate.
+
+        `step` counts from 0 and is a 0-d tensor: do arithmetic with it, by torch's functions, but no branches, so
+        that one compiled program serves every step.
+        """
 
 
 class ConstructiveSolver(Solver):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -57,6 +58,20 @@ def leading_rate(trials: Sequence[Trial], protocol: Protocol) -> float | None:
     counts = {r: sum(t.learning_rate == r for t in trials) for r in rates}
     in_race = [r for r in rates if counts[r] == max(counts.values())]
     return max(in_race, key=lambda r: (*_merit(trials, r, protocol), -r))
+
+
+def fixed_grid(trials: Sequence[Trial], protocol: Protocol) -> int:
+    """Trials that a grid with the search's range, resolution, seeds and rates would have taken; 0 without a search.
+
+    Its points lie as far apart as the interval asked for is wide on one side; every point gets every rate and as
+    many seeds as the search spent where it spent most.
+    """
+    if protocol.mode not in ("capacity", "minimize") or not trials:
+        return 0
+    seeds = Counter((_at(t), t.learning_rate) for t in trials)
+    low, high = min(_at(t) for t in trials), max(_at(t) for t in trials)
+    points = 1 + math.ceil(math.log(high / low) / math.log1p(protocol.ci_width))
+    return min(points, 1 + (high - low) // protocol.unit) * max(seeds.values()) * max(1, len(protocol.learning_rates))
 
 
 def outcomes(trials: Sequence[Trial]) -> list[Outcome]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-import time
 
 import torch
 from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
+from capbench.engine.cost import Cost
 from capbench.engine.lanes import LaneGroup, Pair, TrialSpec
+from capbench.engine.precision import kept_as
 from capbench.engine.stack import make_module, make_problem, placed
-from capbench.engine.train import Cost, OnProgress, OnTrial, finished
+from capbench.engine.train import OnProgress, OnTrial
+from capbench.engine.verdicts import finished
 from capbench.results import Trial, TrialStatus
 from capbench.solver import ConstructiveSolver
 from capbench.task import Problem
@@ -19,11 +21,14 @@ from capbench.task import Problem
 
 def construct_group(group: LaneGroup, device: torch.device, on_trial: OnTrial, on_progress: OnProgress) -> Cost:
     """Constructs every trial of a group, one after the other: there is nothing to train."""
-    started = time.perf_counter()
+    cost = Cost()
     for done, trial in enumerate(group.trials, start=1):
-        on_trial(*_construct(group.pair, trial, group.slots, device))
+        with cost.timed("construct"):
+            constructed = _construct(group.pair, trial, group.slots, device)
+        with cost.timed("store"):
+            on_trial(*constructed)
         on_progress(done, len(group.trials) - done)
-    return Cost(time.perf_counter() - started, lane_steps=0)
+    return cost
 
 
 def _construct(pair: Pair, trial: TrialSpec, slots: int, device: torch.device) -> tuple[Trial, dict[str, torch.Tensor]]:
@@ -33,7 +38,7 @@ def _construct(pair: Pair, trial: TrialSpec, slots: int, device: torch.device) -
     drawn = make_problem(pair, trial, slots)
     place = placed(pair, device)
     problem: Problem = tree_map(place, drawn)
-    module = make_module(pair, trial).to(device=device, dtype=getattr(torch, pair.training.dtype))
+    module = make_module(pair, trial).to(device=device, dtype=kept_as(pair.training.dtype))
     generator = torch.Generator().manual_seed(pair.init_seed(trial))
     weights = solver.find_weights(task, pair.architecture.plugin, module, problem, trial.load, generator)
     with torch.no_grad():

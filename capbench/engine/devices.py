@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import platform
 
 import torch
 
 from capbench.errors import DeviceUnavailable
 
+MOST_THREADS = 8
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 """glibc's numbers for mallopt(3)."""
 
@@ -44,6 +46,20 @@ def keep_memory() -> None:
         libc = ctypes.CDLL("libc.so.6")
         for parameter, value in ((M_MMAP_THRESHOLD, 1 << 30), (M_TRIM_THRESHOLD, 1 << 30), (M_TOP_PAD, 1 << 26)):
             libc.mallopt(parameter, value)
+
+
+def use_fitting_threads() -> None:
+    """Uses eight threads at most: the tensors are small, and more threads wait for each other longer than they work.
+
+    OMP_NUM_THREADS, where the user has set it, stands.
+    """
+    if "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() > MOST_THREADS:
+        torch.set_num_threads(MOST_THREADS)
+
+
+def counting_dtype(device: torch.device) -> torch.dtype:
+    """The type in which steps are counted and schedules worked out; Apple's GPUs have no double precision."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def device_name(device: torch.device) -> str:

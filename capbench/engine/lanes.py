@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -123,17 +123,23 @@ class LaneGroup:
     slots: int
     trials: tuple[TrialSpec, ...]
 
+    @property
+    def keys(self) -> set[str]:
+        """The keys of its trials."""
+        return {self.pair.key(trial) for trial in self.trials}
 
-def group_trials(pair: Pair, trials: list[TrialSpec], max_lanes: int) -> list[LaneGroup]:
-    """Trials of equal shape together, at most `max_lanes` a group, in the order given."""
+    def only(self, keys: Collection[str]) -> list[LaneGroup]:
+        """The group with only the trials of these keys; no group where none is left."""
+        trials = tuple(trial for trial in self.trials if self.pair.key(trial) in keys)
+        return [LaneGroup(self.pair, self.slots, trials)] if trials else []
+
+
+def group_trials(pair: Pair, trials: list[TrialSpec]) -> list[LaneGroup]:
+    """Trials of equal shape together, in the order given."""
     by_slots: dict[int, list[TrialSpec]] = {}
     for trial in trials:
         by_slots.setdefault(pair.slots(trial), []).append(trial)
-    return [
-        LaneGroup(pair, slots, tuple(same[start : start + max_lanes]))
-        for slots, same in by_slots.items()
-        for start in range(0, len(same), max_lanes)
-    ]
+    return [LaneGroup(pair, slots, tuple(same)) for slots, same in by_slots.items()]
 
 
 @contextmanager

@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_map
 
+from capbench.engine.guard import (
+    checked_loss,
+    checked_metrics,
+    checked_module,
+    checked_outputs,
+    checked_problem,
+    is_out_of_memory,
+    untouched,
+)
 from capbench.engine.lanes import LaneGroup, Pair, TrialSpec, seeded
+from capbench.engine.precision import kept_as
 from capbench.signatures import Lookup
 from capbench.task import Problem
 
@@ -63,8 +73,12 @@ class Stack:
         """The stack with another mask over the same facts."""
         return replace(self, problem=self.problem._replace(mask=mask))
 
-    def kept(self, lanes: Tensor) -> Stack:
-        """The stack with only the given lanes."""
+    def snapshot(self) -> Stack:
+        """The stack with weights that later steps do not change."""
+        return replace(self, weights=self.weights.clone())
+
+    def kept(self, lanes: Tensor | slice) -> Stack:
+        """The stack with only the given lanes: copies for an index, views for a slice."""
         return Stack(
             self.module,
             self.layout,
@@ -78,18 +92,18 @@ class Stack:
 def make_problem(pair: Pair, trial: TrialSpec, slots: int) -> Problem:
     """A trial's facts, from its data seed alone."""
     generator = torch.Generator().manual_seed(pair.data_seed(trial))
-    return pair.task.plugin.problem(trial.load, slots, generator)
+    return checked_problem(pair.task.plugin.problem(trial.load, slots, generator), pair.task.plugin, slots)
 
 
 def make_module(pair: Pair, trial: TrialSpec) -> nn.Module:
     """A trial's freshly initialised model, from its init seed alone."""
     with seeded(pair.init_seed(trial)):
-        return pair.architecture.plugin.build(pair.task.plugin.signature)
+        return checked_module(pair.architecture.plugin.build(pair.task.plugin.signature), pair.architecture.plugin.name)
 
 
 def placed(pair: Pair, device: torch.device) -> Callable[[Tensor], Tensor]:
     """Moves a tensor to the device, floating-point ones in the trial's precision."""
-    dtype = getattr(torch, pair.training.dtype)
+    dtype = kept_as(pair.training.dtype)
     return lambda tensor: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
 
 
@@ -134,15 +148,23 @@ class Batched:
         self._layout = stack.layout
         self._map: Callable[..., Callable[..., object]] = vmap
         try:
-            self.losses(stack)
+            self._try(stack)
         except (RuntimeError, TypeError, ValueError) as error:
+            if is_out_of_memory(error):  # a smaller group will do: no reason to go one by one
+                raise
             self._map = _loop
-            self.losses(stack)
+            self._try(stack)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             name = pair.architecture.plugin.name
             warnings.warn(
                 f"{name} on {self._task.name} trains one model at a time: {reason}", LoopFallback, stacklevel=2
             )
+
+    def _try(self, stack: Stack) -> None:
+        """Loss and metrics once, to see that they work and leave alone what they are lent."""
+        with untouched(stack.problem, stack.weights, f"{self._task.name}, or the module trained on it,"):
+            self.losses(stack)
+            self.metrics(stack)
 
     @property
     def is_batched(self) -> bool:
@@ -182,13 +204,15 @@ class Batched:
         prefix = "module." if isinstance(self._module, _GridModule) else ""
         tensors = {prefix + name: tensor for name, tensor in {**weights, **fixed}.items()}
         outputs: Tensor = functional_call(self._module, tensors, problem.inputs)
-        return outputs
+        if getattr(outputs, "dtype", None) is torch.bfloat16:  # products in low precision; losses and scores are not
+            outputs = outputs.float()
+        return checked_outputs(outputs, self._task.signature, problem, weights)
 
     def _loss(self, weights: Named, fixed: Named, problem: Problem) -> Tensor:
-        return self._task.loss(self._outputs(weights, fixed, problem), problem)
+        return checked_loss(self._task.loss(self._outputs(weights, fixed, problem), problem), self._task)
 
     def _metrics(self, weights: Named, fixed: Named, problem: Problem) -> Named:
-        return self._task.metrics(self._outputs(weights, fixed, problem), problem)
+        return checked_metrics(self._task.metrics(self._outputs(weights, fixed, problem), problem), self._task)
 
 
 def _fills_grid(pair: Pair, problem: Problem) -> bool:

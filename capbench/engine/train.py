@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -11,24 +10,23 @@ import torch
 from torch import Tensor
 
 from capbench.engine.batches import Batches
-from capbench.engine.gradients import CompileMode, Gradients
-from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
+from capbench.engine.compiling import Compiling
+from capbench.engine.cost import Cost
+from capbench.engine.devices import counting_dtype
+from capbench.engine.lanes import LaneGroup, Pair
+from capbench.engine.looks import Look, Looks
+from capbench.engine.memory import memory_need
+from capbench.engine.precision import multiplying
 from capbench.engine.stack import Batched, Stack, build_stack
-from capbench.results import FACTS_HELD, Trial, TrialStatus
+from capbench.engine.step import Step
+from capbench.engine.verdicts import Lane, finished, verdict
+from capbench.results import Trial
 from capbench.solver import GradientSolver
 
 CHECK_EVERY = 25
-"""Steps between two looks at the metrics: the only moments at which the host waits for the device."""
+"""Steps between two looks at the metrics: the only moments at which the host asks the device for numbers."""
 COMPACT_BELOW = 0.9
 """The stack is compacted when less than this share of its lanes is still training."""
-COMPACT_COMPILED = 0.3
-"""The same for a compiled step, which has to be compiled anew for every number of lanes."""
-PATIENCE = 0.4
-"""Share of all steps that a lane may go without a better metric before it counts as a plateau."""
-BETTER_BY = 0.002
-"""What counts as a better metric, as a share of the criterion's threshold."""
-NEARLY = 0.02
-"""A lane within this share of the criterion's threshold is never given up as a plateau."""
 
 OnTrial = Callable[[Trial, dict[str, Tensor]], None]
 """Told of a trial as it ends, with its weights by name."""
@@ -36,64 +34,35 @@ OnProgress = Callable[[int, int], None]
 """Told the step and the number of lanes still training, at every look."""
 
 
-@dataclass
-class Cost:
-    """What training took."""
-
-    seconds: float = 0.0
-    lane_steps: int = 0
-    compile_seconds: float = 0.0
-
-    def add(self, other: Cost) -> None:
-        """Adds another group's cost."""
-        self.seconds += other.seconds
-        self.lane_steps += other.lane_steps
-        self.compile_seconds += other.compile_seconds
-
-
-@dataclass
-class Lane:
-    """The trial that a lane of the stack carries, and how its metric has moved."""
-
-    trial: TrialSpec
-    data: dict[str, float]
-    alive: bool = True
-    best: float = -math.inf
-    best_step: int = 0
-
-
 def train_group(
     group: LaneGroup,
     device: torch.device,
     on_trial: OnTrial,
     on_progress: OnProgress,
-    compile_mode: CompileMode = "off",
+    compiling: Compiling = Compiling(),  # noqa: B008 - frozen
 ) -> Cost:
     """Trains every trial of a group to its end, reporting each as it ends."""
-    started = time.perf_counter()
-    solver, steps = group.pair.solver.plugin, group.pair.training.steps
-    assert isinstance(solver, GradientSolver)
-    live = _open(group, solver, device)
-    batched = Batched(group.pair, live.stack)
-    gradients = Gradients(batched, compile_mode)
-    cost, step = Cost(), 0
-    while live.n_alive:
-        last_look, until = time.perf_counter(), min(step + CHECK_EVERY, steps)
-        cost.lane_steps += (until - step) * live.n_alive
-        for mask in live.masks(until - step):
-            stack = live.stack.asking(mask)
-            if step >= steps - live.tally.n_batches:
-                live.tally.add(batched.metrics(stack))
-            solver.update(stack.weights, gradients(stack), live.state, stack.learning_rate, step, steps)
-            step += 1
-        scores = {**batched.metrics(live.stack), **live.tally.means()}
-        for trial, weights in _verdicts(group.pair, batched, live, scores, step):
-            on_trial(trial, weights)
-        on_progress(step, live.n_alive)
-        gradients.consider((time.perf_counter() - last_look) / CHECK_EVERY, steps - step)
-        live.compact(COMPACT_COMPILED if gradients.is_compiled else COMPACT_BELOW)
-    cost.compile_seconds = gradients.compile_seconds
-    cost.seconds = time.perf_counter() - started - cost.compile_seconds
+    with multiplying(group.pair.training.dtype, device):
+        return _train(group, device, on_trial, on_progress, compiling)
+
+
+def _train(
+    group: LaneGroup, device: torch.device, on_trial: OnTrial, on_progress: OnProgress, compiling: Compiling
+) -> Cost:
+    cost = Cost()
+    with cost.timed("build"):
+        training = _open(group, device, compiling)
+    while training.live.n_alive:
+        training.advance(cost)
+        for look in training.look(cost):
+            with cost.timed("verdicts"):
+                ended = list(_verdicts(group.pair, training.batched, look))
+            with cost.timed("store"):
+                for trial, weights in ended:
+                    on_trial(trial, weights)
+        on_progress(training.step, training.live.n_alive)
+        training.live.compact(training.stepper.lanes_a_block)
+    training.close(cost, group, compiling, device)
     return cost
 
 
@@ -116,19 +85,61 @@ class Live:
         """What each of the next steps asks for: all facts, or a batch of them."""
         return self.batches.masks(n_steps) if self.batches else [self.stack.problem.mask] * n_steps
 
-    def compact(self, below: float) -> None:
-        """Drops finished lanes once less than a share of them is alive; two stay at least."""
+    def compact(self, multiple: int) -> None:
+        """Drops finished lanes once they are a good share; keeps a multiple of a number of lanes, two at least."""
         alive = [i for i, lane in enumerate(self.lanes) if lane.alive]
-        if not alive or len(self.lanes) <= 2 or len(alive) > below * len(self.lanes):
+        least = max(2, math.ceil(len(alive) / multiple) * multiple)
+        if not alive or least >= len(self.lanes) or least > COMPACT_BELOW * len(self.lanes):
             return
         company = [i for i, lane in enumerate(self.lanes) if not lane.alive]
-        keep = sorted([*alive, *company[: max(0, 2 - len(alive))]])
+        keep = sorted([*alive, *company[: least - len(alive)]])
         index = torch.tensor(keep, device=self.stack.weights.device)
         self.lanes = [self.lanes[i] for i in keep]
         self.stack = self.stack.kept(index)
         self.state = {name: tensor[index] for name, tensor in self.state.items()}
         self.batches = self.batches and self.batches.kept(keep, self.stack.problem.mask)
         self.tally.keep(index)
+
+
+@dataclass
+class GroupTraining:
+    """A group, the step that trains it, and how far it is."""
+
+    live: Live
+    batched: Batched
+    stepper: Step
+    looks: Looks
+    numbers: Tensor
+    """The number of each step, as data on the device."""
+    step: int = 0
+
+    def advance(self, cost: Cost) -> None:
+        """Takes the steps up to the next look."""
+        n_steps = min(CHECK_EVERY, len(self.numbers) - self.step)
+        lane_steps = n_steps * self.live.n_alive
+        cost.lane_steps += lane_steps
+        cost.compiled_lane_steps += lane_steps if self.stepper.is_compiled else 0
+        with cost.timed("steps"):
+            for mask in self.live.masks(n_steps):
+                stack = self.live.stack.asking(mask)
+                if self.step >= len(self.numbers) - self.live.tally.n_batches:
+                    self.live.tally.add(self.batched.metrics(stack))
+                self.stepper(stack, self.live.state, self.numbers[self.step])
+                self.step += 1
+
+    def look(self, cost: Cost) -> list[Look]:
+        """Looks at the metrics; returns the looks whose verdicts are due."""
+        with cost.timed("metrics"):
+            scores = {**self.batched.metrics(self.live.stack), **self.live.tally.means()}
+            look = self.looks.take(self.step, self.live.lanes, self.live.stack, scores)
+            return self.looks.due(look, is_last=self.step >= len(self.numbers))
+
+    def close(self, cost: Cost, group: LaneGroup, compiling: Compiling, device: torch.device) -> None:
+        """Books what compiling took, and remembers that it was done."""
+        if self.stepper.compile_seconds:
+            cost.spend("compile", self.stepper.compile_seconds)
+            cost.spend("steps", -self.stepper.compile_seconds)
+            compiling.remember(group, self.stepper.lanes_a_block, device)
 
 
 class Tally:
@@ -152,9 +163,14 @@ class Tally:
         return self._sums
 
 
-def _open(group: LaneGroup, solver: GradientSolver, device: torch.device) -> Live:
+def _open(group: LaneGroup, device: torch.device, compiling: Compiling) -> GroupTraining:
     """A group before its first step. One lane alone would take other kernels than two: a lone trial gets company."""
-    n_lanes = max(2, len(group.trials))
+    solver, steps = group.pair.solver.plugin, group.pair.training.steps
+    assert isinstance(solver, GradientSolver)
+    block = compiling.block(group, memory_need(group.pair, group.slots).a_lane, device)
+    if block:
+        compiling.prepare()
+    n_lanes = max(2, math.ceil(len(group.trials) / (block or 1)) * (block or 1))
     trials = tuple(group.trials[i % len(group.trials)] for i in range(n_lanes))
     stack, examined = build_stack(LaneGroup(group.pair, group.slots, trials), device)
     lanes = [
@@ -163,63 +179,25 @@ def _open(group: LaneGroup, solver: GradientSolver, device: torch.device) -> Liv
     ]
     sampling = group.pair.training.sampling
     batches = Batches(sampling, group.pair, trials, stack.problem.mask) if sampling else None
-    return Live(lanes, stack, solver.init(stack.weights), batches, Tally(sampling.scored_batches if sampling else 0))
+    live = Live(lanes, stack, solver.init(stack.weights), batches, Tally(sampling.scored_batches if sampling else 0))
+    batched = Batched(group.pair, stack)
+    stepper = Step(batched, solver, steps, block if batched.is_batched else None)
+    numbers = torch.arange(steps, dtype=counting_dtype(device), device=device)
+    return GroupTraining(live, batched, stepper, Looks(is_late=device.type == "cuda"), numbers)
 
 
-def _verdicts(
-    pair: Pair, batched: Batched, live: Live, scores: dict[str, Tensor], step: int
-) -> Iterator[tuple[Trial, dict[str, Tensor]]]:
-    """The trials that end at this step, with their weights. Updates the lanes."""
-    criterion = pair.training.criterion
-    metrics = {name: values.double().cpu().tolist() for name, values in scores.items()}
-    finite = torch.isfinite(live.stack.weights).all(dim=1).cpu().tolist()
-    named = live.stack.layout.split(live.stack.weights)
-    for i, lane in enumerate(live.lanes):
-        value = metrics[criterion.metric][i] if finite[i] else math.nan
-        status = _status(pair.training, value, step, lane) if lane.alive else None
+def _verdicts(pair: Pair, batched: Batched, look: Look) -> Iterator[tuple[Trial, dict[str, Tensor]]]:
+    """The trials that end at a look, with their weights. Updates the lanes."""
+    rows = look.read().tolist()
+    metrics, finite = dict(zip(look.names, rows, strict=False)), rows[-1]
+    named = look.stack.layout.split(look.stack.weights)
+    for i, lane in enumerate(look.lanes):
+        value = metrics[pair.training.criterion.metric][i] if finite[i] else math.nan
+        status = verdict(pair.training, value, look.step, lane) if lane.alive else None
         if status is None:
             continue
         lane.alive = False
         own = {name: values[i] for name, values in metrics.items() if math.isfinite(values[i])}
-        found = batched.analysis(live.stack, i) if pair.training.analyses else {}
+        found = batched.analysis(look.stack, i) if pair.training.analyses else {}
         weights = {name: w[i].clone() for name, w in named.items()}
-        yield finished(pair, lane.trial, status, step, own, {**lane.data, **found}), weights
-
-
-def finished(
-    pair: Pair, trial: TrialSpec, status: TrialStatus, steps: int, metrics: dict[str, float], data: dict[str, float]
-) -> Trial:
-    """The record of a trial that has ended, with the facts it holds where its task can tell."""
-    held = pair.task.plugin.facts_held(metrics, trial.load)
-    if held is not None:
-        metrics = {**metrics, FACTS_HELD: held}
-    return Trial(
-        key=pair.key(trial),
-        load=trial.load,
-        seed=trial.seed,
-        learning_rate=trial.learning_rate,
-        status=status,
-        steps=steps,
-        metrics=metrics,
-        data=data,
-    )
-
-
-def _status(training: Training, value: float, step: int, lane: Lane) -> TrialStatus | None:
-    """How a lane ends now, or None if it goes on. Updates its best metric."""
-    if not math.isfinite(value):
-        return TrialStatus.DIVERGED
-    sign = 1 if training.criterion.at_least else -1
-    score, goal = sign * value, sign * training.criterion.threshold
-    is_last = step >= training.steps
-    if not (training.stops_early or is_last):
-        return None
-    if score >= goal:
-        return TrialStatus.HELD
-    if score > lane.best + BETTER_BY * abs(goal):
-        lane.best, lane.best_step = score, step
-    if is_last:
-        return TrialStatus.NOT_HELD
-    is_near = score >= goal - NEARLY * abs(goal)
-    is_stuck = step - lane.best_step >= PATIENCE * training.steps
-    return TrialStatus.PLATEAU if is_stuck and not is_near else None
+        yield finished(pair, lane.trial, status, look.step, own, {**lane.data, **found}), weights

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
+from capbench.engine.cost import Cost
 from capbench.engine.lanes import LaneGroup
-from capbench.engine.train import Cost, OnProgress, OnTrial
+from capbench.engine.train import OnProgress, OnTrial
 
 
 class Executor(Protocol):

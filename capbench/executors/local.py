@@ -4,62 +4,158 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from capbench.engine.compiling import Compiling
 from capbench.engine.construct import construct_group
-from capbench.engine.devices import keep_memory
-from capbench.engine.gradients import CompileMode
+from capbench.engine.cost import Cost
+from capbench.engine.devices import keep_memory, use_fitting_threads
+from capbench.engine.guard import is_out_of_memory
 from capbench.engine.lanes import LaneGroup, TrialSpec
-from capbench.engine.train import Cost, OnProgress, OnTrial, finished, train_group
-from capbench.errors import UserError
+from capbench.engine.memory import lanes_that_fit
+from capbench.engine.train import OnProgress, OnTrial, train_group
+from capbench.errors import TrialTimedOut, UserError
+from capbench.executors.deadline import Deadline
 from capbench.results import Trial, TrialStatus
 from capbench.solver import GradientSolver
 
+TRIAL_TIMEOUT = 600.0
+"""Seconds without a sign of progress after which a group counts as hanging."""
+SHORTER = 2 / 3
+"""The limit shrinks so with each halving: one hanging trial then costs three limits at most, however many lanes."""
+MOST_WAITED = 4
+"""Limits that an executor waits for hanging groups in all; then a group that hangs is given up whole."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Why a group could not be run, without the tensors that an exception's frames would keep alive."""
+
+    text: str
+    is_timeout: bool
+    is_memory: bool
+
 
 class LocalExecutor:
-    """Runs groups on one device."""
+    """Runs groups on one device; remembers how many lanes its memory takes and how long it has waited in vain."""
 
-    def __init__(self, device: torch.device, compile_mode: CompileMode = "off") -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        compiling: Compiling = Compiling(),  # noqa: B008 - frozen
+        trial_timeout: float = TRIAL_TIMEOUT,
+    ) -> None:
         self._device = device
-        self._compile_mode = compile_mode
+        self._compiling = compiling
+        self._timeout = trial_timeout
+        self._waited = 0.0
+        self._most_lanes: dict[tuple[str, int], int] = {}
         if device.type == "cpu":
             keep_memory()
+            use_fitting_threads()
 
     def run(self, groups: Iterable[LaneGroup], on_trial: OnTrial, on_progress: OnProgress) -> Cost:
         """Runs each group to its end."""
         cost = Cost()
         for group in groups:
-            cost.add(self._run_group(group, on_trial, on_progress))
+            for part in self._fitting(group):
+                self._run_group(part, on_trial, on_progress, self._timeout, cost)
         return cost
 
-    def _run_group(self, group: LaneGroup, on_trial: OnTrial, on_progress: OnProgress) -> Cost:
+    def _fitting(self, group: LaneGroup) -> list[LaneGroup]:
+        """The group in parts that fit the device's memory, by estimate or by what has not fitted before."""
+        size = self._most_lanes.get((group.pair.identity, group.slots)) or self._estimated(group)
+        starts = range(0, len(group.trials), size)
+        return [LaneGroup(group.pair, group.slots, group.trials[start : start + size]) for start in starts]
+
+    def _estimated(self, group: LaneGroup) -> int:
+        """How many lanes should fit."""
+        try:
+            with Deadline(self._timeout).watching():
+                return lanes_that_fit(group.pair, group.slots, self._device)
+        except Exception:  # noqa: BLE001 - the plugin border: what fails here fails in training too, and is recorded there
+            return len(group.trials)
+
+    def _run_group(
+        self, group: LaneGroup, on_trial: OnTrial, on_progress: OnProgress, timeout: float, cost: Cost
+    ) -> None:
         """Trains a group; where that fails, its halves, so that only the trials at fault are lost."""
         ended: set[str] = set()
 
         def report(trial: Trial, weights: dict[str, Tensor]) -> None:
-            ended.add(trial.key)
             on_trial(trial, weights)
+            ended.add(trial.key)
+
+        fault = self._attempt(group, report, on_progress, timeout, cost)
+        left = tuple(trial for trial in group.trials if group.pair.key(trial) not in ended)
+        if fault is None or not left:
+            return
+        if fault.is_memory:
+            self._remember(group, len(left))
+        if len(left) == 1 or (fault.is_timeout and self._gives_up(timeout)):
+            for trial in left:
+                on_trial(_failed(group, trial, fault), {})
+            return
+        shorter = timeout * SHORTER if fault.is_timeout else timeout
+        for half in (left[: len(left) // 2], left[len(left) // 2 :]):
+            smaller = LaneGroup(group.pair, group.slots, half)
+            for part in self._fitting(smaller) if fault.is_memory else [smaller]:
+                self._run_group(part, on_trial, on_progress, shorter, cost)
+
+    def _attempt(
+        self, group: LaneGroup, on_trial: OnTrial, on_progress: OnProgress, timeout: float, cost: Cost
+    ) -> Fault | None:
+        """Runs a group once: nothing, or what went wrong."""
+        deadline = Deadline(timeout)
+
+        def keep(trial: Trial, weights: dict[str, Tensor]) -> None:
+            with deadline.paused():
+                on_trial(trial, weights)
+
+        def tell(step: int, n_alive: int) -> None:
+            with deadline.paused():
+                on_progress(step, n_alive)
 
         try:
-            if isinstance(group.pair.solver.plugin, GradientSolver):
-                return train_group(group, self._device, report, on_progress, self._compile_mode)
-            return construct_group(group, self._device, report, on_progress)
+            with deadline.watching():
+                if isinstance(group.pair.solver.plugin, GradientSolver):
+                    cost.add(train_group(group, self._device, keep, tell, self._compiling))
+                else:
+                    cost.add(construct_group(group, self._device, keep, tell))
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - the plugin border: any fault of a plugin costs its trial only
-            left = tuple(trial for trial in group.trials if group.pair.key(trial) not in ended)
-            if len(left) == 1:
-                on_trial(_failed(group, left[0], error), {})
-            cost = Cost()
-            for half in (left[: len(left) // 2], left[len(left) // 2 :]):
-                if half and len(left) > 1:
-                    cost.add(self._run_group(LaneGroup(group.pair, group.slots, half), on_trial, on_progress))
-            return cost
+            text = "".join(traceback.format_exception(error))[-4000:]
+            return Fault(text, isinstance(error, TrialTimedOut), is_out_of_memory(error))
+        return None
+
+    def _remember(self, group: LaneGroup, n_lanes: int) -> None:
+        """Later groups of the same shape start at half of what did not fit."""
+        self._most_lanes[group.pair.identity, group.slots] = max(1, n_lanes // 2)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _gives_up(self, timeout: float) -> bool:
+        """Counts another wait in vain; True once there have been too many."""
+        self._waited += timeout
+        return self._waited >= MOST_WAITED * self._timeout
 
 
-def _failed(group: LaneGroup, trial: TrialSpec, error: Exception) -> Trial:
-    """The record of a trial that raised."""
-    record = finished(group.pair, trial, TrialStatus.FAILED, 0, {}, {})
-    return record.model_copy(update={"error": "".join(traceback.format_exception(error))[-4000:]})
+def _failed(group: LaneGroup, trial: TrialSpec, fault: Fault) -> Trial:
+    """The record of a trial that could not be run."""
+    remedy = (
+        "\nout of memory with one model alone: make the task or the architecture smaller" if fault.is_memory else ""
+    )
+    return Trial(
+        key=group.pair.key(trial),
+        load=trial.load,
+        seed=trial.seed,
+        learning_rate=trial.learning_rate,
+        status=TrialStatus.FAILED,
+        steps=0,
+        metrics={},
+        error=fault.text.rstrip() + remedy,
+    )

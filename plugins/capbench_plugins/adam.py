@@ -29,23 +29,34 @@ class Adam(GradientSolver):
         return {"mean": torch.zeros_like(weights), "square": torch.zeros_like(weights)}
 
     def update(
-        self, weights: Tensor, gradient: Tensor, state: dict[str, Tensor], learning_rate: Tensor, step: int, steps: int
+        self,
+        weights: Tensor,
+        gradient: Tensor,
+        state: dict[str, Tensor],
+        learning_rate: Tensor,
+        step: Tensor,
+        steps: int,
     ) -> None:
         """One step with bias correction."""
         mean, square = state["mean"], state["square"]
         mean.lerp_(gradient, 1 - self.beta1)
         square.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
-        root = math.sqrt(1 - self.beta2 ** (step + 1))
+        root = torch.sqrt(1 - self.beta2 ** (step + 1))
         rate = learning_rate * (self.schedule(step, steps) * root / (1 - self.beta1 ** (step + 1)))  # (lanes, 1)
-        weights.sub_(rate * mean / square.sqrt().add_(self.epsilon * root))
+        weights.sub_(rate * mean / (square.sqrt() + self.epsilon * root))
 
-    def schedule(self, step: int, steps: int) -> float:
+    def schedule(self, step: Tensor, steps: int) -> Tensor:
         """The learning rate at a step, as a share of the base rate."""
-        if step < self.warmup * steps:
-            return (step + 1) / (self.warmup * steps)
-        done = (step - self.warmup * steps) / max(steps - self.warmup * steps, 1)
-        fall = {"cosine": 0.5 * (1 + math.cos(math.pi * done)), "linear": 1 - done, "constant": 1.0}[self.decay]
-        return self.final_share + (1 - self.final_share) * fall
+        warmup = self.warmup * steps
+        done = (step - warmup) / max(steps - warmup, 1)
+        decayed = self.final_share + (1 - self.final_share) * self._fall(done)
+        return torch.where(step < warmup, (step + 1) / max(warmup, 1), decayed) if self.warmup else decayed
+
+    def _fall(self, done: Tensor) -> Tensor:
+        """From 1 to 0 over the decaying steps, of which a share is done."""
+        if self.decay == "cosine":
+            return 0.5 * (1 + torch.cos(math.pi * done))
+        return 1 - done if self.decay == "linear" else torch.ones_like(done)
 
 
 @hookimpl

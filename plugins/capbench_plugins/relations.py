@@ -30,14 +30,12 @@ class RelationScores(nn.Module):
 
     def forward(self, items: Tensor) -> Tensor:
         """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
-        scores = self.head_scores(items).amax(dim=0)  # (items, items)
+        scores = largest(self.head_scores(items))  # (items, items)
         return self.log_scale.exp() * (scores - self.threshold)
 
     def head_scores(self, items: Tensor) -> Tensor:
         """(x_i W_Q)·(x_j W_K) in each head, (heads, items, items)."""
-        queries = items @ self.W_Q  # (heads, items, d_qk)
-        keys = items @ self.W_K  # (heads, items, d_qk)
-        return queries @ keys.mT
+        return project(items, self.W_Q) @ project(items, self.W_K).mT
 
 
 class SoftmaxScores(RelationScores):
@@ -50,7 +48,7 @@ class SoftmaxScores(RelationScores):
 
     def forward(self, items: Tensor) -> Tensor:
         """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
-        share = self.head_scores(items).log_softmax(dim=-1).amax(dim=0) + math.log(len(items))  # 0: the even share
+        share = largest(self.head_scores(items).log_softmax(dim=-1)) + math.log(len(items))  # 0: the even share
         return self.log_scale.exp() * (share - self.threshold)
 
 
@@ -72,3 +70,14 @@ class RoutedScores(RelationScores):
         values = weights @ (items @ self.W_V)  # (heads, items, d_vo)
         routed = torch.einsum("hiv,hvd->id", values, self.W_O)  # (items, d)
         return self.log_scale.exp() * (routed @ items.mT - self.threshold)
+
+
+def project(items: Tensor, W: Tensor) -> Tensor:
+    """(items, d) vectors through each head's (d, width) map, (heads, items, width): one wide product for all heads."""
+    wide = items @ W.transpose(0, 1).flatten(1)  # (items, heads * width)
+    return wide.view(len(items), len(W), -1).transpose(0, 1)
+
+
+def largest(scores: Tensor) -> Tensor:
+    """The largest over the heads. By `max`, which knows where it stood: `amax` looks for it again backwards."""
+    return scores.max(dim=0).values

@@ -157,10 +157,9 @@ class Bigrams(Task):
 
     def _cross_entropy(self, outputs: Tensor, problem: Problem) -> Tensor:
         """Nats to code a sample of each fact's answer with the model, (slots,)."""
-        log_p = F.log_softmax(outputs, dim=-1)
         if self.target == "token":
-            return -log_p.gather(1, problem.targets.unsqueeze(1)).squeeze(1)
-        return -(problem.targets[:, : self.n_tokens] * log_p).sum(dim=-1)
+            return F.cross_entropy(outputs, problem.targets, reduction="none")
+        return -(problem.targets[:, : self.n_tokens] * F.log_softmax(outputs, dim=-1)).sum(dim=-1)
 
     def _kl(self, outputs: Tensor, problem: Problem) -> Tensor:
         """KL(target ‖ model) of each fact in nats, (slots,)."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Generator, Tensor
 
@@ -242,8 +243,7 @@ class Triples(Task):
 
 def _log_likelihood(outputs: Tensor, problem: Problem) -> Tensor:
     """Log-probability of each slot's target, (slots,)."""
-    chosen = outputs.gather(-1, problem.targets[:, None]).squeeze(-1)
-    return chosen - outputs.logsumexp(dim=-1)
+    return -F.cross_entropy(outputs, problem.targets, reduction="none")
 
 
 def _mean_over_facts(values: Tensor, mask: Tensor) -> Tensor:

@@ -1,24 +1,26 @@
-"""Prints every case as ratios of its loop: only these are claims, since both sides ran in the same process."""
+"""Prints every case as ratios of its loop, since only these are claims, and writes them to docs/performance.md."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from pathlib import Path
 
 import pytest
-from tabulate import tabulate
+from performance_page import Timed, page, step_table, write_charts
+
+ROOT = Path(__file__).parents[2]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-page", action="store_true", help="write docs/performance.md and its charts")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     session = getattr(config, "_benchmarksession", None)
-    cases: dict[str, dict[str, float]] = defaultdict(dict)
-    for bench in session.benchmarks if session else []:
-        cases[bench.group][bench.extra_info["variant"]] = bench.stats.median / bench.extra_info["models"] * 1e3
-    rows = [
-        [case, f"{by['loop']:.2f}", *(f"{by[v]:.2f}" if v in by else "" for v in ("eager", "compiled")),
-         *(f"{by['loop'] / by[v]:.1f}" if v in by else "" for v in ("eager", "compiled"))]
-        for case, by in cases.items() if "loop" in by
-    ]  # fmt: skip
-    if rows:
-        headers = ["ms a model-step (median)", "loop", "eager", "compiled", "loop/eager", "loop/compiled"]
+    timed = [Timed(b.group, b.stats.median, dict(b.extra_info)) for b in (session.benchmarks if session else [])]
+    steps = [t for t in timed if t.group.startswith("steps")]
+    if steps:
         terminalreporter.write_line("")
-        terminalreporter.write_line(tabulate(rows, headers=headers, disable_numparse=True))
+        terminalreporter.write_line(step_table(steps, "simple"))
+    if config.getoption("--write-page") and timed:
+        (ROOT / "docs" / "performance.md").write_text(page(timed), encoding="utf-8")
+        write_charts(timed, ROOT / "docs" / "performance.svg")

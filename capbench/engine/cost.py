@@ -1,0 +1,47 @@
+"""Cost: what training took, by what it was spent on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Cost:
+    """Seconds by phase and lane-steps. On CUDA a phase that waits for the device pays for what was queued before."""
+
+    phases: dict[str, float] = field(default_factory=dict)
+    lane_steps: int = 0
+    compiled_lane_steps: int = 0
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """A scope whose time counts for a phase."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spend(phase, time.perf_counter() - started)
+
+    def spend(self, phase: str, seconds: float) -> None:
+        """Counts seconds for a phase."""
+        self.phases[phase] = self.phases.get(phase, 0.0) + seconds
+
+    def add(self, other: Cost) -> None:
+        """Adds another group's cost."""
+        for phase, seconds in other.phases.items():
+            self.spend(phase, seconds)
+        self.lane_steps += other.lane_steps
+        self.compiled_lane_steps += other.compiled_lane_steps
+
+    @property
+    def compile_seconds(self) -> float:
+        """What compiling took."""
+        return self.phases.get("compile", 0.0)
+
+    @property
+    def seconds(self) -> float:
+        """All the rest."""
+        return sum(self.phases.values()) - self.compile_seconds

@@ -1,0 +1,115 @@
+"""Memory: what a lane of a group needs at its peak, measured on a few, and how many lanes fit a device."""
+
+from __future__ import annotations
+
+import os
+import warnings
+import weakref
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from capbench.engine.lanes import LaneGroup, Pair, TrialSpec
+from capbench.engine.stack import Batched, build_stack
+from capbench.engine.step import Step
+from capbench.solver import GradientSolver
+
+SHARE = 0.5
+"""Share of the free memory that a group may take."""
+MOST_LANES = {"cpu": 512, "cuda": 8192}
+"""More lanes than this gain nothing: the step's fixed costs are spread thin by then."""
+TAKEN_FOR_ASKED = 1.95
+"""What a process takes of memory for each byte that its tensors ask for, as seen with glibc on six built-in pairs."""
+PROBES = (2, 6)
+"""Numbers of lanes at which the peak is measured; what it grows by between them is a lane's."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """The peak memory of a training step: so much for any group, and so much for each lane."""
+
+    fixed: int
+    a_lane: int
+
+    def bytes(self, n_lanes: int) -> int:
+        """For a group of that many lanes."""
+        return self.fixed + self.a_lane * n_lanes
+
+
+@cache
+def memory_need(pair: Pair, slots: int) -> Need:
+    """The need of a pair's groups, from the peaks of two small ones; the numbers of the device do not enter."""
+    few, more = (_peak(pair, slots, n_lanes) for n_lanes in PROBES)
+    a_lane = max(1, (more - few) // (PROBES[1] - PROBES[0]))
+    fixed = max(0, few - PROBES[0] * a_lane)
+    return Need(int(TAKEN_FOR_ASKED * fixed), int(TAKEN_FOR_ASKED * a_lane))
+
+
+def lanes_that_fit(pair: Pair, slots: int, device: torch.device) -> int:
+    """How many lanes a group may have on a device; two at least, since one alone takes other kernels."""
+    if not isinstance(pair.solver.plugin, GradientSolver):
+        return MOST_LANES["cpu"]
+    need = memory_need(pair, slots)
+    room = (SHARE * free_memory(device) - need.fixed) / need.a_lane
+    return int(min(max(2, room), MOST_LANES.get(device.type, MOST_LANES["cpu"])))
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free on a device now."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 4 << 30  # a system that does not say, and any machine of today has
+
+
+def _peak(pair: Pair, slots: int, n_lanes: int) -> int:
+    """The most memory that tensors take at once while a group of that size is built and takes a step."""
+    solver = pair.solver.plugin
+    assert isinstance(solver, GradientSolver)
+    trials = (TrialSpec(1, 0, 0.1),) * n_lanes  # one problem will do for all
+    with warnings.catch_warnings(), _Watch() as watch:
+        warnings.simplefilter("ignore")  # training will say it again
+        stack, _ = build_stack(LaneGroup(pair, slots, trials), torch.device("cpu"))
+        state, batched = solver.init(stack.weights), Batched(pair, stack)
+        step = Step(batched, solver, pair.training.steps, block=None)
+        step(stack, state, torch.zeros((), dtype=torch.float64))
+        batched.metrics(stack)
+    peak: int = watch.peak
+    return peak
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the bytes of all storages that operations make, as long as they live."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak = 0
+        self._live = 0
+        self._seen: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs the operation and counts what it returned."""
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self._count(tensor.untyped_storage())
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        address, size = storage._cdata, storage.nbytes()
+        if address in self._seen:
+            return
+        self._seen.add(address)
+        self._live += size
+        self.peak = max(self.peak, self._live)
+        weakref.finalize(storage, self._forget, address, size)
+
+    def _forget(self, address: int, size: int) -> None:
+        self._seen.discard(address)
+        self._live -= size

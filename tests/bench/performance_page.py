@@ -1,0 +1,155 @@
+"""The page of measurements: machine, versions, ratios, growth, and the time to a whole capacity."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import altair as alt
+import torch
+import vl_convert
+from tabulate import tabulate
+
+import capbench
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One benchmark: its group, the median seconds of a call, and what it says of itself."""
+
+    group: str
+    median: float
+    info: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def ms_a_model(self) -> float:
+        return 1e3 * self.median / self.info["models"]
+
+
+def step_table(steps: list[Timed], style: str) -> str:
+    """Milliseconds a model-step and ratios; the loop counts as the mean of its medians before and after the engine."""
+    cases: dict[str, dict[str, Timed]] = defaultdict(dict)
+    for timed in steps:
+        cases[timed.info["case"]][timed.info["variant"]] = timed
+    rows = []
+    for case, by in cases.items():
+        loops = [by[v].ms_a_model for v in ("loop", "loop, after") if v in by]
+        if not loops or not {"eager", "compiled"} <= by.keys():
+            continue
+        loop = statistics.fmean(loops)
+        eager, compiled = by["eager"].ms_a_model, by["compiled"].ms_a_model
+        rows.append(
+            [case, " / ".join(f"{ms:.2f}" for ms in loops), f"{eager:.3f}", f"{compiled:.3f}", f"{loop / eager:.1f}",
+             f"{loop / compiled:.1f}", f"{by['compiled'].info['compile_seconds']:.0f}"]
+        )  # fmt: skip
+    headers = [
+        "ms a model-step",
+        "loop, before / after",
+        "eager",
+        "compiled",
+        "loop/eager",
+        "loop/compiled",
+        "compile s",
+    ]
+    return tabulate(rows, headers=headers, tablefmt=style, disable_numparse=True)
+
+
+def growth_table(timed: list[Timed]) -> str:
+    """Cost along each axis."""
+    rows = []
+    for t in timed:
+        per_fact = f"{1e6 * t.ms_a_model / t.info['at']:.0f}" if t.info["axis"] == "facts" else ""
+        rows.append([t.info["axis"], f"{t.info['at']:,}", f"{t.ms_a_model:.3f}", per_fact])
+    return tabulate(
+        rows, headers=["axis", "value", "ms a model-step", "ns a fact"], tablefmt="github", disable_numparse=True
+    )
+
+
+def end_to_end_lines(timed: list[Timed]) -> list[str]:
+    """The search against grid and loop, the latter multiplied up from its sample."""
+    by = {t.info["variant"]: t for t in timed}
+    if not {"search", "grid and loop"} <= by.keys():
+        return ["Not measured in this run."]
+    search, grid = by["search"], by["grid and loop"]
+    whole = grid.median / grid.info["sampled"] * grid.info["trials"]
+    rows = [
+        ["search", f"{search.info['trials']:,}", f"{search.median:.0f} s", _interval(search)],
+        ["grid and loop", f"{grid.info['trials']:,}", f"{whole:,.0f} s (estimated)", _interval(grid)],
+    ]
+    table = tabulate(
+        rows, headers=["way", "trials", "time", "capacity, 95 %"], tablefmt="github", disable_numparse=True
+    )
+    sampled, trials = grid.info["sampled"], grid.info["trials"]
+    note = (
+        f"The loop really trained {sampled} trials of the grid, drawn at random, in {grid.median:.1f} s; its time is "
+        f"that times {trials} / {sampled}. Its interval comes from the same grid at the best rate, trained by the "
+        f"engine. The search's time includes {search.info['compile_seconds']:.0f} s of compiling. "
+        f"**Ratio: {whole / search.median:.0f}.**"
+    )
+    return [table, "", note]
+
+
+def _interval(timed: Timed) -> str:
+    return f"{timed.info['estimate']:.0f} ({timed.info['low']:.0f} to {timed.info['high']:.0f})"
+
+
+def page(timed: list[Timed]) -> str:
+    """The whole page."""
+    groups = {kind: [t for t in timed if t.group.startswith(kind)] for kind in ("steps", "growth", "end to end")}
+    parts = [
+        "# Performance",
+        "",
+        "Written by `make bench`; every number on this page comes from one run of it.",
+        "",
+        f"Machine: {os.cpu_count()} cores ({platform.machine()}), {torch.get_num_threads()} threads; Python "
+        f"{platform.python_version()}, torch {torch.__version__}, capbench {capbench.__version__}. No CUDA device was "
+        "measured; on a machine that has one, `capbench run --task rgr --arch mha --device cuda --profile` says what a "
+        "lane-step costs there, and `pytest -m cuda` runs the tests for it.",
+        "",
+        "## A training step",
+        "",
+        "The loop trains one model at a time, as a careful researcher writes it: plain modules, full batches, torch's "
+        "own Adam. The engine trains all models of a case together. Times are medians; the loop is timed before and "
+        "after the engine because machines drift, and the ratio takes the mean of both. Compiling is not in the step.",
+        "",
+        step_table(groups["steps"], "github"),
+        "",
+        "## How the cost grows",
+        "",
+        "Eager steps: rgr × mha with its default sizes along lanes, heads and width; triples × aot with full tables "
+        "along facts.",
+        "",
+        growth_table(groups["growth"]),
+        "",
+        "![cost of a model-step along each axis](performance.svg)",
+        "",
+        "## Time to a capacity within ± 5 %",
+        "",
+        "triples × aot, standard preset, from an empty store.",
+        "",
+        *end_to_end_lines(groups["end to end"]),
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def write_charts(timed: list[Timed], path: Path) -> None:
+    """The growth of the cost, a panel an axis."""
+    rows = [
+        {"axis": t.info["axis"], "at": t.info["at"], "ms": t.ms_a_model} for t in timed if t.group.startswith("growth")
+    ]
+    panels = [
+        alt.Chart(alt.Data(values=[row for row in rows if row["axis"] == axis]), width=190, height=160)
+        .mark_line(point=True)
+        .encode(
+            alt.X("at:Q", scale=alt.Scale(type="log"), title=axis),
+            alt.Y("ms:Q", scale=alt.Scale(type="log"), title="ms a model-step"),
+        )
+        for axis in dict.fromkeys(row["axis"] for row in rows)
+    ]
+    if panels:
+        path.write_text(vl_convert.vegalite_to_svg(alt.hconcat(*panels).to_json()), encoding="utf-8")

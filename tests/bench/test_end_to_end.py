@@ -1,0 +1,111 @@
+"""Time to a capacity within ± 5 %: the search, against a grid of loads trained one model at a time."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from cases import TokenByToken
+
+from capbench.capacity import Axis, fit_threshold
+from capbench.engine.lanes import Pair, TrialSpec
+from capbench.engine.stack import make_module, make_problem
+from capbench.engine.verdicts import Lane, verdict
+from capbench.measurement import Measurement
+from capbench.options import RunOptions, build_request
+from capbench.registry import load_registry
+from capbench.results import Result, TrialStatus
+from capbench.runner import execute
+from capbench.store import Store
+from capbench.summary import outcomes
+
+CHECK_EVERY = 25
+SAMPLE = 15
+"""Trials of the grid that are really trained in the loop; the rest is multiplied."""
+
+
+class Quiet:
+    def plan(self, *_: object) -> None: ...
+    def trained(self, *_: object) -> None: ...
+    def step(self, *_: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def registry():
+    return load_registry()
+
+
+@pytest.fixture(scope="module")
+def found(registry, tmp_path_factory) -> dict[str, object]:
+    """What the search found, for the grid to be as fine as it."""
+    return {"home": tmp_path_factory.mktemp("store")}
+
+
+def test_search(benchmark, registry, found) -> None:
+    request = build_request(RunOptions("triples", "aot"), registry)
+    store = Store(Path(found["home"]))
+    benchmark.group = "end to end"
+    result = benchmark.pedantic(execute, (request, registry, store, Quiet()), rounds=1)
+    found.update(result=result, request=request, store=store)
+    benchmark.extra_info.update(
+        variant="search",
+        trials=len(result.trials),
+        compile_seconds=result.timing.compile_seconds,
+        estimate=result.capacity.estimate,
+        low=result.capacity.ci_low,
+        high=result.capacity.ci_high,
+    )
+
+
+def test_grid_and_loop(benchmark, registry, found) -> None:
+    result: Result = found["result"]
+    run = Measurement(found["request"], result.protocol, registry, found["store"], Quiet(), torch.device("cpu"))
+    points = grid_points(result)
+    seeds = range(max(Counter(t.load for t in result.trials if t.learning_rate == result.rates.best).values()))
+    plan = [(load, seed, rate) for load in points for seed in seeds for rate in result.protocol.learning_rates]
+    chosen = random.Random(0).sample(plan, SAMPLE)
+    benchmark.group = "end to end"
+    benchmark.pedantic(lambda: [train_alone(run.pair(trial[0]), TrialSpec(*trial)) for trial in chosen], rounds=1)
+    # The grid's interval comes from the same trials, trained by the engine at the best rate: the loop would take hours.
+    run.measure([(load, seed) for load in points for seed in seeds], [result.rates.best])
+    grid = fit_threshold(outcomes(run.trials), Axis(1, max(points)))
+    benchmark.extra_info.update(
+        variant="grid and loop", trials=len(plan), sampled=SAMPLE,
+        estimate=grid.estimate, low=grid.low, high=grid.high,
+    )  # fmt: skip
+    assert grid.low <= result.capacity.ci_high
+    assert result.capacity.ci_low <= grid.high
+
+
+def grid_points(result: Result) -> list[int]:
+    """Loads from the smallest to the largest that the search tried, 5 % apart."""
+    low, high = min(t.load for t in result.trials), max(t.load for t in result.trials)
+    points, at = [], float(low)
+    while at < high:
+        points.append(round(at))
+        at *= 1 + result.protocol.ci_width
+    return sorted({*points, high})
+
+
+def train_alone(pair: Pair, trial: TrialSpec) -> TrialStatus:
+    """One model as a careful researcher trains it: plain modules, torch's Adam, cosine decay, the same early ends."""
+    task, training, lane = pair.task.plugin, pair.training, Lane(trial, {})
+    problem, module = make_problem(pair, trial, trial.load), make_module(pair, trial)
+    model = TokenByToken(module)
+    optimiser = torch.optim.Adam(module.parameters(), lr=trial.learning_rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, training.steps)
+    for step in range(1, training.steps + 1):
+        optimiser.zero_grad()
+        task.loss(model(*problem.inputs), problem).backward()
+        optimiser.step()
+        schedule.step()
+        if step % CHECK_EVERY == 0 or step == training.steps:
+            with torch.no_grad():
+                value = task.metrics(model(*problem.inputs), problem)[training.criterion.metric].item()
+            status = verdict(training, value, step, lane)
+            if status is not None:
+                return status
+    raise AssertionError("the last step ends every trial")

@@ -1,0 +1,101 @@
+"""The memory estimate: near what a large group really takes, and what sizes groups."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from capbench.engine import memory
+from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
+from capbench.engine.memory import lanes_that_fit, memory_need
+from capbench.executors.local import LocalExecutor
+from capbench.provenance import Provenance
+from capbench.settings import Configured
+from capbench_plugins.adam import Adam
+from capbench_plugins.mha import Mha
+from capbench_tasks.rgr import Rgr
+
+CPU = torch.device("cpu")
+
+MEASURE = """
+import os, sys, threading, torch
+from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
+from capbench.engine.memory import memory_need
+from capbench.executors.local import LocalExecutor
+from capbench.registry import load_registry
+from capbench.settings import configure
+
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+def run(n_lanes):
+    trials = tuple(TrialSpec(load, seed, 0.01) for seed in range(n_lanes))
+    executor.run([LaneGroup(pair, slots, trials)], lambda *_: None, lambda *_: None)
+
+task, architecture, load, registry = sys.argv[1], sys.argv[2], int(sys.argv[3]), load_registry()
+task = configure(registry.task(task), "standard", {})
+pair = Pair(task, configure(registry.architecture(architecture), "standard", {}),
+            configure(registry.solver("adam"), "standard", {}), Training(task.plugin.criterion, 50, stops_early=False))
+slots = pair.slots(TrialSpec(load, 0, 0.01))
+executor, peak, done = LocalExecutor(torch.device("cpu")), [0], threading.Event()
+run(2)
+before = resident()
+
+def watch():
+    while not done.wait(0.002):
+        peak[0] = max(peak[0], resident())
+
+watcher = threading.Thread(target=watch)
+watcher.start()
+run(512)
+done.set()
+watcher.join()
+print((peak[0] - before) / memory_need(pair, slots).bytes(512))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc to see what a process takes")
+@pytest.mark.parametrize("case", [("rgr", "mha", "200"), ("triples", "aot", "200")], ids=" x ".join)
+def test_512_lanes_take_what_was_estimated_within_a_factor_of_1_3(case: tuple[str, ...]) -> None:
+    run = subprocess.run([sys.executable, "-c", MEASURE, *case], capture_output=True, text=True, check=True)
+    share = float(run.stdout)
+    assert 1 / 1.3 <= share <= 1.3
+
+
+def make_pair() -> Pair:
+    task = Rgr(n_items=24, d_item=8)
+    plugins = (Configured(p, Provenance("t", "t", "0", "t"), "-") for p in (task, Mha(), Adam()))
+    return Pair(*plugins, Training(task.criterion, 50))
+
+
+def test_fewer_lanes_fit_a_smaller_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    need = memory_need(make_pair(), 64)
+    monkeypatch.setattr(memory, "free_memory", lambda _: 2 * need.bytes(20))
+    assert lanes_that_fit(make_pair(), 64, CPU) == 20
+    monkeypatch.setattr(memory, "free_memory", lambda _: 0)
+    assert lanes_that_fit(make_pair(), 64, CPU) == 2
+    monkeypatch.setattr(memory, "free_memory", lambda _: 1 << 50)
+    assert lanes_that_fit(make_pair(), 64, CPU) == memory.MOST_LANES["cpu"]
+
+
+def test_the_size_of_groups_changes_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = tuple(TrialSpec(load, seed, 0.2) for load in (10, 60, 150) for seed in range(4))
+    group = LaneGroup(make_pair(), 256, trials)
+
+    def ended(n_lanes: int):
+        found, sizes = {}, []
+        monkeypatch.setattr("capbench.executors.local.lanes_that_fit", lambda *_: n_lanes)
+        LocalExecutor(CPU).run([group], lambda t, w: found.setdefault(t.key, (t, w)), lambda _, n: sizes.append(n))
+        return found, max(sizes)
+
+    whole, most = ended(512)
+    parts, fewer = ended(5)
+    assert fewer <= 5 < most
+    for key, (trial, weights) in whole.items():
+        assert parts[key][0] == trial
+        assert all(torch.equal(parts[key][1][name], w) for name, w in weights.items())
