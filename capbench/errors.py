@@ -8,11 +8,17 @@ CapbenchError
 │   ├── LoadOutOfRange          more facts, or fewer, than the task has
 │   ├── CannotConstruct         a constructive solver does not know the pair or the size
 │   ├── DeviceUnavailable       the device asked for is not here
+│   ├── BadPluginFile           a file named by --plugin is not a plugin
+│   ├── BadDocument             a file from elsewhere is not the document it should be
+│   ├── CannotRepeat            a document was made with plugins or an engine that are not here
 │   └── StoreUnavailable        the store cannot be read or written
+│       └── StoreTorn           the store's file is damaged
 ├── NotApplicable               a bound has nothing to say of this pair (never reaches the user as an error)
 └── RunFailed                   the run itself went wrong (exit code 1)
     ├── BoundBroken             a measurement exceeds what is provably possible
     ├── PluginFailed            a plugin could not be loaded and --strict-plugins is set
+    ├── PluginMisbehaved        a plugin returned what it may not; costs that trial
+    ├── TrialTimedOut           nothing moved for the time limit; costs that trial
     └── RunInterrupted          stopped by the user; all finished trials are stored (exit code 130)
 """
 
@@ -65,8 +71,24 @@ class DeviceUnavailable(UserError):
     """A device that this machine does not have."""
 
 
+class BadPluginFile(UserError):
+    """A file that was named as a plugin and cannot be used as one."""
+
+
+class BadDocument(UserError):
+    """A file that is not what it should be; the message names the file, the field and the fix."""
+
+
+class CannotRepeat(UserError):
+    """A document that cannot be repeated here; the message says what is missing and how to get it."""
+
+
 class StoreUnavailable(UserError):
     """The store cannot be opened, read or written."""
+
+
+class StoreTorn(StoreUnavailable):
+    """The store's file is damaged; `capbench doctor --repair` sets it aside and saves what can be read."""
 
 
 class NotApplicable(CapbenchError):
@@ -83,6 +105,14 @@ class BoundBroken(RunFailed):
 
 class PluginFailed(RunFailed):
     """A plugin could not be loaded where that was asked to be fatal."""
+
+
+class PluginMisbehaved(RunFailed):
+    """A task or a module returned a wrong shape, type or number, or changed what it was only lent."""
+
+
+class TrialTimedOut(RunFailed):
+    """A trial showed no sign of progress for the time limit."""
 
 
 class RunInterrupted(RunFailed):

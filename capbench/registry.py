@@ -5,12 +5,16 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pluggy
@@ -18,8 +22,9 @@ import pluggy
 from capbench import hookspecs
 from capbench.architecture import Architecture
 from capbench.bound import Bound
-from capbench.errors import PluginFailed, UnknownName
+from capbench.errors import BadPluginFile, PluginFailed, UnknownName
 from capbench.plugin import Plugin
+from capbench.plugin_file import file_provenance, load_file
 from capbench.provenance import Provenance
 from capbench.solver import Solver
 from capbench.task import Task
@@ -62,6 +67,20 @@ class Failure:
 
     def __str__(self) -> str:
         return f"plugin {self.provenance.entry_point!r} of {self.provenance} was left out: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Call:
+    """An import or a hook call made while plugins are loaded: whose, what came back, and how long it took."""
+
+    what: str
+    provenance: Provenance
+    seconds: float
+    returned: str
+
+
+Observer = Callable[[Call], None]
+"""Is told of every call into a plugin."""
 
 
 @dataclass
@@ -108,6 +127,10 @@ class Registry:
                 f"{provenance.distribution} must choose another name"
             )
 
+    def shelf(self, hook: str) -> Mapping[str, Provided[Any]]:
+        """All that a hook has brought in, by name."""
+        return self._shelves()[hook]
+
     def _shelves(self) -> dict[str, dict[str, Provided[Any]]]:
         return {
             "capbench_tasks": self.tasks,
@@ -117,24 +140,31 @@ class Registry:
         }
 
 
-def load_registry(*, strict: bool = False) -> Registry:
-    """Loads every installed plugin. One that fails costs a warning, or the run where `strict`."""
+def load_registry(*, strict: bool = False, files: Sequence[Path] = (), observer: Observer | None = None) -> Registry:
+    """Loads every installed plugin, then the given files.
+
+    An installed one that fails costs a warning, or the run where `strict`; a file was asked for by name and must load.
+    """
     registry = Registry()
     for point in _wanted(_sorted(entry_points(group=GROUP))):
-        failure = _load(point, registry)
+        failure = _load(provenance_of(point), point.load, registry, observer)
         if failure is None:
             continue
         if strict:
             raise PluginFailed(str(failure))
         registry.failures.append(failure)
         warnings.warn(str(failure), PluginWarning, stacklevel=2)
+    for path in files:
+        failure = _load(file_provenance(path), partial(load_file, path), registry, observer)
+        if failure is not None:
+            raise BadPluginFile(f"the plugin file {str(path)!r} cannot be used: {failure.reason}")
     return registry
 
 
 def _sorted(points: Iterable[EntryPoint]) -> list[EntryPoint]:
     """capbench's own first, so that nobody can take a built-in's name; then by distribution."""
     return sorted(
-        points, key=lambda p: (_provenance(p).distribution != OWN_DISTRIBUTION, _provenance(p).distribution, p.name)
+        points, key=lambda p: (provenance_of(p).distribution != OWN_DISTRIBUTION, provenance_of(p).distribution, p.name)
     )
 
 
@@ -144,26 +174,33 @@ def _wanted(points: list[EntryPoint]) -> list[EntryPoint]:
     if wanted is None:
         return points
     names = [name.strip() for name in wanted.split(",") if name.strip()]
-    known = {p.name for p in points} | {_provenance(p).distribution for p in points}
+    known = {p.name for p in points} | {provenance_of(p).distribution for p in points}
     for name in names:
         if name not in known:
             raise UnknownName.among("plugin", name, known, "CAPBENCH_PLUGINS names entry points or distributions")
-    return [p for p in points if p.name in names or _provenance(p).distribution in names]
+    return [p for p in points if p.name in names or provenance_of(p).distribution in names]
 
 
-def _provenance(point: EntryPoint) -> Provenance:
+def provenance_of(point: EntryPoint) -> Provenance:
+    """Who stands behind an entry point."""
     distribution = point.dist
     name, version = (distribution.name, distribution.version) if distribution else ("unknown", "?")
     return Provenance(point.name, name, version, point.value)
 
 
-def _load(point: EntryPoint, registry: Registry) -> Failure | None:
+def _load(
+    provenance: Provenance, load: Callable[[], object], registry: Registry, observer: Observer | None
+) -> Failure | None:
     """Imports one plugin and takes its classes, all or none; says what went wrong."""
-    provenance = _provenance(point)
     try:
-        offers = collect(point.load())
+        with _observed(f"import {provenance.module}", provenance, observer) as returned:
+            plugin = load()
+            returned.append(getattr(plugin, "__name__", type(plugin).__name__))
+        offers = collect(plugin, provenance, observer)
         for hook, cls in offers:
             registry.refuse_taken(hook, cls, provenance)
+    except BadPluginFile:
+        raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the plugin border
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return Failure(provenance, reason, traceback.format_exc())
@@ -173,7 +210,9 @@ def _load(point: EntryPoint, registry: Registry) -> Failure | None:
     return None
 
 
-def collect(plugin: object) -> list[tuple[str, type[Plugin]]]:
+def collect(
+    plugin: object, provenance: Provenance | None = None, observer: Observer | None = None
+) -> list[tuple[str, type[Plugin]]]:
     """The (hook, class) pairs that one plugin object offers, checked."""
     manager = pluggy.PluginManager("capbench")
     manager.add_hookspecs(hookspecs)
@@ -181,14 +220,31 @@ def collect(plugin: object) -> list[tuple[str, type[Plugin]]]:
     manager.check_pending()
     offers: list[tuple[str, type[Plugin]]] = []
     for caller in manager.get_hookcallers(plugin) or []:
-        for batch in caller():
-            offers.extend((caller.name, _checked(caller.name, cls)) for cls in batch)
+        with _observed(caller.name, provenance, observer) as returned:
+            own = [(caller.name, _checked(caller.name, cls)) for batch in caller() for cls in batch]
+            returned.extend(cls.__name__ for _, cls in own)
+        offers.extend(own)
     if not offers:
         raise ValueError(f"it implements none of the hooks {', '.join(HOOKS)}")
     twice = [f"{hook}: {name}" for (hook, name), n in Counter((h, c.name) for h, c in offers).items() if n > 1]
     if twice:
         raise ValueError(f"it offers the same name twice ({', '.join(twice)})")
     return offers
+
+
+@contextmanager
+def _observed(what: str, provenance: Provenance | None, observer: Observer | None) -> Iterator[list[str]]:
+    """Tells the observer of a call, whether it returns or raises; the caller lists what came back."""
+    returned: list[str] = []
+    started = time.perf_counter()
+    try:
+        yield returned
+    except (Exception, SystemExit) as error:
+        returned = [f"{type(error).__name__}: {error}"]
+        raise
+    finally:
+        if observer is not None and provenance is not None:
+            observer(Call(what, provenance, time.perf_counter() - started, ", ".join(returned)))
 
 
 def _checked(hook: str, cls: object) -> type[Plugin]:

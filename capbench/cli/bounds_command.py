@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import click
 
+from capbench.cli.completion import archs, tasks
 from capbench.cli.plugin_options import PluginOptions
 
 
 @click.command("bounds")
-@click.option("--task", required=True, metavar="NAME", help="A task (capbench list).")
-@click.option("--arch", required=True, metavar="NAME", help="An architecture (capbench list).")
+@click.option("--task", required=True, metavar="NAME", shell_complete=tasks, help="A task (capbench list).")
+@click.option("--arch", required=True, metavar="NAME", shell_complete=archs, help="An architecture (capbench list).")
 @click.option(
     "--set",
     "sets",
@@ -17,7 +18,7 @@ from capbench.cli.plugin_options import PluginOptions
     metavar="WHAT.FIELD=VALUE",
     help="Override a field: task.n_items=32, arch.n_heads=8.",
 )
-@click.option("--preset", default="standard", show_default=True, metavar="NAME", help="smoke, standard or paper sizes.")
+@click.option("--preset", default="standard", show_default=True, metavar="NAME", help="smoke, quick, standard or paper sizes.")
 @click.option(
     "--at", type=click.IntRange(min=1), metavar="LOAD", help="Evaluate at this load the bounds that depend on one."
 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import click
 
+from capbench.cli import completion
 from capbench.cli.plugin_options import PluginOptions
 
 
 @click.command("describe")
-@click.argument("name")
+@click.argument("name", shell_complete=completion.plugins)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def describe_command(plugins: PluginOptions, name: str, as_json: bool) -> None:

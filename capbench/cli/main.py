@@ -6,15 +6,32 @@ import sys
 import warnings
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 
 from capbench import __version__
 from capbench.cli.plugin_options import PluginOptions
 from capbench.errors import CapbenchError
 
 COMMANDS_GROUP = "capbench.commands"
-BUILT_IN = ("run", "bounds", "list", "describe", "plugins", "doctor")
+BUILT_IN = (
+    "run",
+    "suite",
+    "sweep",
+    "fit",
+    "results",
+    "export",
+    "bounds",
+    "list",
+    "describe",
+    "plugins",
+    "new-plugin",
+    "check",
+    "completion",
+    "doctor",
+)
 
 
 class Commands(click.Group):
@@ -27,7 +44,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """The command of that name, imported now."""
         if name in BUILT_IN:
-            command: click.Command = getattr(import_module(f"capbench.cli.{name}_command"), f"{name}_command")
+            word = f"{name.replace('-', '_')}_command"
+            command: click.Command = getattr(import_module(f"capbench.cli.{word}"), word)
             return command
         point = self._added().get(name)
         return None if point is None else _load(point)
@@ -41,6 +59,11 @@ class Commands(click.Group):
         ]
         with formatter.section("Commands"):
             formatter.write_dl([*own, *added])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands by name, without importing them, and the options before them."""
+        names = [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
     def _added(self) -> dict[str, EntryPoint]:
         """Commands that distributions add; they cannot take a built-in's name."""
@@ -61,22 +84,30 @@ def _load(point: EntryPoint) -> click.Command:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="capbench")
 @click.option("--strict-plugins", is_flag=True, help="Fail if any plugin cannot be loaded.")
+@click.option(
+    "--plugin",
+    "plugin_files",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    multiple=True,
+    metavar="FILE.py",
+    help="Use a file as a plugin without installing it; may be repeated.",
+)
+@click.option("--plugin-trace", is_flag=True, help="Tell on stderr every import and hook call of a plugin.")
 @click.pass_context
-def cli(ctx: click.Context, strict_plugins: bool) -> None:
+def cli(ctx: click.Context, strict_plugins: bool, plugin_files: tuple[Path, ...], plugin_trace: bool) -> None:
     """How many facts can a neural architecture hold, how sure are we, and how close is that to theory?
 
     Start with: capbench run --task rgr --arch mha
     """
-    ctx.obj = PluginOptions(strict=strict_plugins)
+    ctx.obj = PluginOptions(strict_plugins, plugin_files, plugin_trace)
 
 
 def main() -> None:
     """Entry point of the program."""
     warnings.showwarning = _show_warning
     try:
-        cli.main(standalone_mode=False)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
+        code = cli.main(standalone_mode=False)  # what a command gave to ctx.exit, if it did
+        sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except CapbenchError as error:

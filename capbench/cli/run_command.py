@@ -7,6 +7,7 @@ from typing import Literal
 
 import click
 
+from capbench.cli.completion import archs, solvers, tasks
 from capbench.cli.plugin_options import PluginOptions
 
 SET_HELP = (
@@ -15,12 +16,12 @@ SET_HELP = (
 
 
 @click.command("run")
-@click.option("--task", required=True, metavar="NAME", help="What is to be held (capbench list).")
-@click.option("--arch", required=True, metavar="NAME", help="What is to hold it (capbench list).")
+@click.option("--task", required=True, metavar="NAME", shell_complete=tasks, help="What is to be held (capbench list).")
+@click.option("--arch", required=True, metavar="NAME", shell_complete=archs, help="What is to hold it (capbench list).")
 @click.option("--set", "sets", multiple=True, metavar="WHAT.FIELD=VALUE", help=SET_HELP)
 @click.option("--params", metavar="COUNT", help="Choose the free width so that there are this many parameters: 10k.")
 @click.option("--match", metavar="ARCH", help="The same, with the count of another architecture at its defaults.")
-@click.option("--preset", default="standard", show_default=True, metavar="NAME", help="smoke, standard or paper.")
+@click.option("--preset", default="standard", show_default=True, metavar="NAME", help="smoke, quick, standard or paper.")
 @click.option("--at", type=click.IntRange(min=1), metavar="LOAD", help="Only this load: how often is it held?")
 @click.option(
     "--minimize", metavar="PARAM", help="The least value of an architecture's field that holds the load --at."
@@ -29,6 +30,9 @@ SET_HELP = (
 @click.option("--analyse", is_flag=True, help="Let the task analyse each trained model (triples: tensor ranks).")
 @click.option("--protocol", default="capbench", show_default=True, metavar="NAME", help="Or dana2025, mahdavi2024.")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Most seeds at any one load.")
+@click.option(
+    "--budget", type=click.IntRange(min=1), metavar="N", help="Most trials of a search. Default: the preset's."
+)
 @click.option(
     "--ci-width",
     type=click.FloatRange(min=0.001, max=10),
@@ -46,9 +50,23 @@ SET_HELP = (
     help="A learning rate to try; repeat for several. Default: the task's.",
 )
 @click.option("--steps", type=click.IntRange(min=1), metavar="N", help="Most training steps. Default: the task's.")
-@click.option("--solver", default="adam", show_default=True, metavar="NAME", help="How weights are found.")
+@click.option(
+    "--solver", default="adam", show_default=True, metavar="NAME", shell_complete=solvers, help="How weights are found."
+)
 @click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
-@click.option("--dtype", type=click.Choice(["float32", "float64"]), help="Precision. Default: the solver's.")
+@click.option(
+    "--trial-timeout",
+    type=click.FloatRange(min=0, max=1e6),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Give up a trial that shows no progress for so long; 0: never.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float64", "tf32", "bfloat16"]),
+    help="Precision; the last two of matrix products alone. Default: the solver's.",
+)
 @click.option(
     "--compile",
     "compile_mode",
@@ -58,6 +76,7 @@ SET_HELP = (
     help="Compile the training step: where it pays, always, or never.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result document and nothing else on stdout.")
+@click.option("--profile", is_flag=True, help="Say on stderr where the time went.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the curve: .png, .svg or .html.")
 @click.pass_obj
 def run_command(
@@ -74,14 +93,17 @@ def run_command(
     analyse: bool,
     protocol: str,
     seeds: int | None,
+    budget: int | None,
     ci_width: float,
     rates: tuple[float, ...],
     steps: int | None,
     solver: str,
     device: str,
-    dtype: Literal["float32", "float64"] | None,
+    trial_timeout: float,
+    dtype: Literal["float32", "float64", "tf32", "bfloat16"] | None,
     compile_mode: Literal["auto", "on", "off"],
     as_json: bool,
+    profile: bool,
     plot: Path | None,
 ) -> None:
     """Measure how many facts an architecture holds."""
@@ -106,12 +128,14 @@ def run_command(
         analyse=analyse,
         protocol=protocol,
         seeds=seeds,
+        budget=budget,
         ci_width=ci_width,
         rates=rates,
         steps=steps,
         solver=solver,
         device=device,
         compile_mode=compile_mode,
+        trial_timeout=trial_timeout,
         dtype=dtype,
     )
     if plot:
@@ -127,6 +151,10 @@ def run_command(
         result = execute(request, registry, Store(home()), progress)
     fact = request.task.plugin.fact
     click.echo(as_json_text(result) if as_json else result_text(result, fact))
+    if profile:
+        from capbench.report.profile import profile_text
+
+        click.echo(profile_text(result.timing), err=True)
     if plot:
         save_plot(result, fact, plot)
         click.echo(f"plot: {plot}", err=True)

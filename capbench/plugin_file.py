@@ -1,0 +1,49 @@
+"""A plugin that is a single file, used as it lies there without being packaged or installed."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from capbench.errors import BadPluginFile
+from capbench.provenance import Provenance
+
+
+def module_name(path: Path) -> str:
+    """The name under which a file is imported: its own, so that packaging it later leaves its results comparable."""
+    name = path.stem.replace("-", "_")
+    if path.suffix != ".py" or not name.isidentifier():
+        raise BadPluginFile(f"a plugin file is named like a Python module, got {path.name!r}; rename it: my_plugin.py")
+    return name
+
+
+def file_provenance(path: Path) -> Provenance:
+    """The file's name and a hash of its text; no folder, because results are published."""
+    name = module_name(path)
+    try:
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise BadPluginFile(f"the plugin file {str(path)!r} cannot be read: {error.strerror or error}") from error
+    return Provenance(name, path.name, f"sha256:{digest}", name)
+
+
+def load_file(path: Path) -> ModuleType:
+    """The file's module, imported now. Its folder is not searched: what it imports must be installed."""
+    name, place = module_name(path), str(path.resolve())
+    present = sys.modules.get(name)
+    if present is not None and getattr(present, "__file__", None) != place:
+        raise BadPluginFile(f"{path.name} would hide the module {name!r}, which is in use; rename the file")
+    spec = importlib.util.spec_from_file_location(name, place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
