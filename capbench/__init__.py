@@ -1,13 +1,16 @@
 """How many facts can a neural architecture hold, how sure are we, and how close is that to theory?
 
-The names below are all that a plugin needs. Each is imported when it is first used, so that
-`import capbench` is quick; none of them imports torch.
+The names below are all that a plugin needs, and `run` and `load` for notebooks. Each is imported when it is first
+used, so that `import capbench` is quick; none of them imports torch before it is called.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from capbench.api import Run as Run
+    from capbench.api import load as load
+    from capbench.api import run as run
     from capbench.architecture import Architecture as Architecture
     from capbench.architecture import Heads as Heads
     from capbench.bound import D_K as D_K
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "api": ("Run", "load", "run"),
     "architecture": ("Architecture", "Heads"),
     "bound": ("D_K", "FACTS", "Bound", "BoundValue", "Kind", "Pedigree"),
     "errors": ("CannotConstruct", "CapbenchError", "LoadOutOfRange", "NotApplicable", "UnsupportedSignature"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,3 +69,20 @@ def capbench(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
         return Outcome(code, out, err)
 
     return run
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Installs a project with pip, into a folder of its own."""
+    site = tmp_path / "installed"
+
+    def install(project: Path) -> None:
+        source = tmp_path / "sources" / project.name  # builds leave files behind
+        shutil.copytree(project, source)
+        words = ["install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--target", str(site)]
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+        done = subprocess.run([*pip, *words, str(source)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        monkeypatch.syspath_prepend(str(site))
+
+    return install

@@ -9,11 +9,12 @@ from importlib.metadata import version
 import torch
 
 from capbench import __version__
-from capbench.errors import StoreUnavailable
+from capbench.errors import StoreTorn, StoreUnavailable
 from capbench.registry import Registry
 from capbench.report.text import plain, table
 from capbench.results import Record
-from capbench.store import Store, home
+from capbench.salvage import salvage
+from capbench.store import TORN_REMEDY, Store, home
 
 LIBRARIES = ("torch", "numpy", "scipy", "pydantic", "pluggy", "click", "altair", "rich")
 
@@ -71,11 +72,34 @@ def health_text(found: Health) -> str:
     return table(rows, ("", "")) + f"\n\n{plain(verdict)}"
 
 
+def repair() -> list[str]:
+    """Mends the store where it needs it, and says what was done."""
+    try:
+        store = Store(home())
+        try:
+            verdict = store.integrity()
+            n_dead = store.drop_dead_claims() if verdict == "ok" else 0
+        finally:
+            store.close()
+    except StoreTorn as error:
+        verdict, n_dead = str(error), 0
+    if verdict == "ok":
+        return [f"forgot {n_dead} claims of processes that are gone"] if n_dead else ["the store needs no repair"]
+    saved = salvage(home())
+    return [
+        f"the store was torn: {' '.join(verdict.split())}",
+        f"it was set aside, whole, as {saved.set_aside}",
+        f"{saved.n_trials} trials and {saved.n_runs} runs could be read and are in the new store; "
+        "what is missing is trained anew when next needed",
+    ]
+
+
 def _store() -> tuple[str, int, int]:
     try:
         store = Store(home())
         try:
-            return store.integrity(), *store.counts()
+            verdict = store.integrity()
+            return verdict if verdict == "ok" else f"torn ({' '.join(verdict.split())}); {TORN_REMEDY}", *store.counts()
         finally:
             store.close()
     except StoreUnavailable as error:

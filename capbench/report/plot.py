@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from capbench.capacity import fit_threshold, wilson
 from capbench.errors import BadSetting
+from capbench.report.text import plain
 from capbench.results import Result, TrialStatus
 from capbench.summary import axis_of, outcomes
 
@@ -29,25 +31,37 @@ def check_plot_path(path: Path) -> None:
         raise BadSetting(f"--plot needs an existing folder, got {str(path.parent)!r}")
 
 
+class ScriptSafe(json.JSONEncoder):
+    """JSON that may stand in a page's script: no text in it can end the script."""
+
+    def encode(self, o: object) -> str:
+        """As ever, with the brackets of tags written as escapes."""
+        return super().encode(o).replace("<", "\\u003c").replace(">", "\\u003e")
+
+
 def save_plot(result: Result, fact: str, path: Path) -> None:
     """Writes the picture in the format that the path's ending names."""
-    chart = success_chart(result, fact)
+    save_chart(success_chart(result, fact), path)
+
+
+def save_chart(chart: alt.LayerChart, path: Path) -> None:
+    """Writes a chart in the format that the path's ending names."""
     if path.suffix.lower() == ".html":
-        chart.save(path, format="html", inline=True)
+        path.write_text(chart.to_html(inline=True, json_kwds={"cls": ScriptSafe}), encoding="utf-8")
     else:
         chart.save(path, format="svg" if path.suffix.lower() == ".svg" else "png", scale_factor=2)
 
 
 def success_chart(result: Result, fact: str) -> alt.LayerChart:
     """Share of trials that hold against load (or budget), with the capacity drawn in."""
-    axis_title = result.protocol.parameter or f"{fact}s"
+    axis_title = plain(result.protocol.parameter or f"{fact}s")
     x = alt.X(
         "at:Q",
         title=axis_title,
         scale=alt.Scale(type="log", nice=False, padding=10),
         axis=alt.Axis(tickCount=8, format="~s"),
     )
-    y_title = f"share of trials with {result.protocol.criterion}"
+    y_title = plain(f"share of trials with {result.protocol.criterion}")
     y = alt.Y("share:Q", title=y_title, scale=alt.Scale(domain=[0, 1]))
     points = alt.Chart(_data(_points(result)))
     layers: list[alt.Chart] = [*_interval(result)]
@@ -58,10 +72,11 @@ def success_chart(result: Result, fact: str) -> alt.LayerChart:
         "at:Q",
         "held:Q",
         "trials:Q",
-        alt.Tooltip("metric:Q", title=f"mean {result.protocol.criterion.metric}", format=".3f"),
+        alt.Tooltip("metric:Q", title=plain(f"mean {result.protocol.criterion.metric}"), format=".3f"),
     ]
     layers.append(points.mark_point(filled=True, size=60, color="#4c78a8").encode(x=x, y=y, tooltip=tooltip))
-    title = alt.Title(f"{result.task.name} × {result.architecture.name}", subtitle=_subtitle(result, fact))
+    pair = plain(f"{result.task.name} × {result.architecture.name}")
+    title = alt.Title(pair, subtitle=plain(_subtitle(result, fact)))
     return alt.LayerChart(layer=layers).properties(width=520, height=320, title=title)
 
 

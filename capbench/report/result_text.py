@@ -25,7 +25,7 @@ def result_text(result: Result, fact: str) -> str:
         _cost(result),
         "next:\n" + "\n".join(f"  {step}" for step in next_steps(result)),
     ]
-    return "\n\n".join(part for part in parts if part)
+    return plain("\n\n".join(part for part in parts if part))
 
 
 def _heading(result: Result) -> str:
@@ -35,6 +35,13 @@ def _heading(result: Result) -> str:
 
 
 def _answer(result: Result, fact: str) -> str:
+    rows = answer_rows(result, fact)
+    width = max(len(label) for label, _ in rows)
+    return "\n".join(f"{label:<{width}}  {plain(words)}" for label, words in rows)
+
+
+def answer_rows(result: Result, fact: str) -> list[tuple[str, str]]:
+    """The answer and what it rests on, as labels and words; the answer itself first, then its interval."""
     capacity, rates = result.capacity, result.rates
     rows = [
         (_capacity_label(result), f"{_capacity_words(result, fact)}"),
@@ -50,8 +57,7 @@ def _answer(result: Result, fact: str) -> str:
         rows.insert(2, ("D_K*", f"{number(capacity.d_qk_total)} ({ends})"))
     if rates is not None:
         rows.append(("learning rate", _window(rates)))
-    width = max(len(label) for label, _ in rows)
-    return "\n".join(f"{label:<{width}}  {plain(words)}" for label, words in rows)
+    return rows
 
 
 def _capacity_label(result: Result) -> str:
@@ -80,10 +86,15 @@ def _interval(result: Result) -> str:
     shown = "{:.0%}".format if capacity.kind == "success_rate" else number
     low, high = (shown(end) if end is not None else "open" for end in (capacity.ci_low, capacity.ci_high))
     words = f"{capacity.confidence:.0%}: {low} to {high}"
-    if capacity.ci_low and capacity.ci_high and capacity.kind != "success_rate":
-        half = (capacity.ci_high / capacity.ci_low) ** 0.5 - 1
-        words += f" (±{half:.0%})"
+    if capacity.kind != "success_rate":
+        words += f" ({relative})" if (relative := _relative(capacity)) else ""
     return words
+
+
+def _relative(capacity: Capacity) -> str:
+    """Half of the interval as a share; nothing where an end is open or not positive."""
+    low, high = capacity.ci_low, capacity.ci_high
+    return f"±{(high / low) ** 0.5 - 1:.0%}" if low and high and low > 0 else ""
 
 
 def _window(rates: RateWindow) -> str:
@@ -91,7 +102,8 @@ def _window(rates: RateWindow) -> str:
     tried = ", ".join(f"{rate:g}" for rate in rates.tried)
     if not rates.working:
         return f"none held (of {tried}); {rates.best:g} came nearest"
-    return f"{rates.best:g} held most; working: {', '.join(f'{rate:g}' for rate in rates.working)} (of {tried})"
+    dropped = f"; {', '.join(f'{rate:g}' for rate in rates.pruned)} dropped on the way" if rates.pruned else ""
+    return f"{rates.best:g} held most; working: {', '.join(f'{r:g}' for r in rates.working)} (of {tried}){dropped}"
 
 
 def _three_numbers(result: Result, fact: str) -> str:
@@ -117,6 +129,15 @@ def _with_sign(capacity: Capacity) -> str:
     return f"{sign}{number(capacity.estimate)}"
 
 
+def brief_capacity(result: Result) -> str:
+    """The answer in a word or two: 212 ±8%, at least 400, 75% of trials."""
+    capacity = result.capacity
+    if capacity.kind == "success_rate":
+        return f"{capacity.estimate:.0%} of trials"
+    is_estimated = capacity.status == "estimated"
+    return f"{_with_sign(capacity)} {_relative(capacity) if is_estimated else ''}".rstrip()
+
+
 def _found(result: Result) -> str:
     """What was found of the data and the models themselves."""
     return plain("\n".join(f"{name.replace('_', ' ')}: {number(value)}" for name, value in result.data.items()))
@@ -130,6 +151,12 @@ def bounds_table(bounds: list[BoundRecord]) -> str:
     """Bounds with what was measured next to them; the kinds in columns of their own."""
     if not bounds:
         return ""
+    headers, *rows = bound_rows(bounds)
+    return table(rows, headers)
+
+
+def bound_rows(bounds: list[BoundRecord]) -> list[tuple[str, ...]]:
+    """Headers, then a row a bound; columns that would be empty are left out."""
     rows = [
         (
             b.id,
@@ -146,7 +173,7 @@ def bounds_table(bounds: list[BoundRecord]) -> str:
     ]
     headers = ("bound", "of", "guaranteed", "impossible beyond", "law", "measured", "ratio", "pedigree", "note")
     used = [i for i, _ in enumerate(headers) if i < 2 or any(row[i] not in ("", "–") for row in rows)]
-    return table([[row[i] for i in used] for row in rows], [headers[i] for i in used])
+    return [tuple(row[i] for i in used) for row in (headers, *rows)]
 
 
 def _by_point(result: Result, fact: str) -> str:
@@ -175,7 +202,7 @@ def _failures(result: Result) -> str:
     failed = [t for t in result.trials if t.status is TrialStatus.FAILED]
     if not failed:
         return ""
-    last_lines = [(t.error or "no message").strip().splitlines()[-1] for t in failed]
+    last_lines = [t.reason for t in failed]
     reasons = "; ".join(f"{last_lines.count(line)} × {line}" for line in sorted(set(last_lines))[:3])
     return plain(f"{len(failed)} of {len(result.trials)} trials failed to run and are left out: {reasons}")
 
@@ -186,7 +213,10 @@ def _cost(result: Result) -> str:
         trained = f"nothing trained: all {timing.trials_reused} trials were in the store"
     else:
         trained = f"{timing.trials_trained} trials trained, {timing.trials_reused} from the store"
-    return f"{trained}; {timing.lane_steps:,} lane-steps, {timing.wall_seconds:.1f} s; run {result.run_id}"
+    spent = f"{trained}; {timing.lane_steps:,} lane-steps, {timing.wall_seconds:.1f} s; run {result.run_id}"
+    if timing.grid_trials <= len(result.trials):
+        return spent
+    return f"{spent}\n{len(result.trials)} trials in all, where a fixed grid takes {timing.grid_trials:,}"
 
 
 def next_steps(result: Result) -> list[str]:

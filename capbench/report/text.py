@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel
 from tabulate import tabulate
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+"""What a terminal might obey, or what no XML may hold: a picture with it ends the process that draws it."""
 
 
 def plain(text: str) -> str:
@@ -29,7 +30,7 @@ def number(value: float | None) -> str:
 def table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
     """Rows under headers, as tabulate draws them."""
     cells = [[plain(str(cell)) for cell in row] for row in rows]
-    return tabulate(cells, headers=list(headers), tablefmt="simple", disable_numparse=True)
+    return tabulate(cells, headers=[plain(name) for name in headers], tablefmt="simple", disable_numparse=True)
 
 
 def as_json_text(found: BaseModel | Sequence[BaseModel]) -> str:

@@ -1,0 +1,1 @@
+"""A Hopfield memory and a task of personal profiles, as plugins for capbench."""

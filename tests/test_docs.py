@@ -1,0 +1,261 @@
+"""The documents say what the code does: examples run, names exist, nothing is left out, and the site builds."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import NamedTuple, get_args
+
+import pytest
+from pydantic import BaseModel
+
+import capbench.hookspecs
+from capbench import Architecture, Bound, ConstructiveSolver, GradientSolver, Plugin, Solver, Task, capacity
+from capbench.registry import HOOKS, load_registry
+from capbench.report import result_text
+from capbench.results import Result, TrialStatus
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = ("index", "cli", "python-api", "reading-a-result", "plugin-guide", "hooks", "measuring", "theory")
+BLOCK = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```$', re.DOTALL | re.MULTILINE)
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    language: str
+    title: str | None
+    body: str
+
+
+def page(name: str) -> str:
+    return (DOCS / f"{name}.md").read_text(encoding="utf-8")
+
+
+def blocks(name: str) -> list[Block]:
+    return [Block(m["language"], m["title"], m["body"]) for m in BLOCK.finditer(page(name))]
+
+
+def hook(name: str) -> ModuleType:
+    """A module that takes part in building the site."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / "hooks" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def reference() -> ModuleType:
+    """The module that writes the reference of the commands."""
+    return hook("cli_reference")
+
+
+@pytest.mark.slow
+def test_the_guide_leads_from_an_empty_folder_to_a_board(
+    capbench, installed, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    titles = [block.title for block in blocks("plugin-guide") if block.title]
+    told = []
+    for block in blocks("plugin-guide"):
+        if block.title:
+            (folder / block.title).write_text(block.body)
+            continue
+        assert block.language == "sh", "a block is a file with a title, or commands"
+        for line in block.body.splitlines():
+            program, *words = shlex.split(line, comments=True)
+            if program == "capbench":
+                done = capbench(*words)
+                assert done.code == 0, f"{line}\n{done.out}\n{done.err}"
+                told.append(done.out)
+            elif program == "cp":
+                shutil.copy(*words)
+            else:
+                assert (program, words[:2]) == ("pip", ["install", "-e"])
+                installed(folder / words[-1])
+            for title in titles:  # a new process would know none of them
+                sys.modules.pop(title.removesuffix(".py"), None)
+    assert "qk_norm" in (folder / "board" / "site" / "index.html").read_text()
+    assert "qk_norm" in (folder / "board" / "README.md").read_text()
+    assert any("qk_norm" in text and "qk-norm" in text for text in [capbench("plugins").out])
+    assert any("my.head_an_edge" in text and "[derived]" in text for text in told)
+    sys.modules.pop("qk_norm", None)
+
+
+def test_the_examples_of_the_python_api_run(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in blocks("python-api"):
+        exec(compile(block.body, "python-api.md", "exec"), names)
+    assert (tmp_path / "curve.svg").exists()
+    promised = re.search(r"print\(error\) +# (.*)", page("python-api"))
+    assert promised is not None
+    assert promised[1] in capsys.readouterr().out
+
+
+def test_every_hook_has_a_heading_equal_to_its_signature() -> None:
+    headings = re.findall(r"^## `(capbench_\w+.*)`$", page("hooks"), re.MULTILINE)
+    specified = [
+        f"{hook}{inspect.signature(getattr(capbench.hookspecs, hook))}".replace("'", "").replace('"', "")
+        for hook in HOOKS
+    ]
+    assert headings == specified
+    for hook in HOOKS:
+        assert inspect.getdoc(getattr(capbench.hookspecs, hook)).rstrip(".") in page("hooks")
+
+
+@pytest.mark.parametrize("cls", [Plugin, Task, Architecture, Bound, Solver, GradientSolver, ConstructiveSolver])
+def test_every_name_of_the_contract_is_explained_and_marked_must_or_may(cls: type) -> None:
+    pydantic_names = set(vars(BaseModel)) | {"model_post_init"}
+    own = {n for n in {*vars(cls), *cls.__annotations__} if not n.startswith("_") and n not in pydantic_names}
+    assert own
+    rows = dict(re.findall(r"^\| (?:must|may) \| `((\w+)[^`]*)`", page("hooks"), re.MULTILINE))
+    assert own <= set(rows.values()), own - set(rows.values())
+    required = re.findall(r"^\| must \| `(\w+)", page("hooks"), re.MULTILINE)
+    assert set(getattr(cls, "__abstractmethods__", ())) & set(vars(cls)) <= set(required)
+
+
+def fields_of(document: type[BaseModel]) -> Iterator[str]:
+    """Dotted names of all fields of a document, level by level; the fields of a part that stood higher up, once."""
+    seen, queue = {document}, [("", document)]
+    while queue:
+        prefix, model = queue.pop(0)
+        for name, field in model.model_fields.items():
+            yield f"{prefix}{name}"
+            many = "[]" if "tuple" in str(field.annotation) else ""
+            parts = [t for t in _types(field.annotation) if isinstance(t, type) and issubclass(t, BaseModel)]
+            queue.extend((f"{prefix}{name}{many}.", part) for part in parts if part not in seen)
+            seen.update(parts)
+
+
+def _types(annotation: object) -> Iterator[object]:
+    yield annotation
+    for inner in get_args(annotation):
+        yield from _types(inner)
+
+
+def test_every_field_of_the_result_document_is_explained_and_no_other() -> None:
+    _, _, document = page("reading-a-result").partition("## The document")
+    explained = re.findall(r"^\| `([^`]+)` \|", document, re.MULTILINE)
+    assert sorted(fields_of(Result)) == sorted(explained)
+
+
+def test_every_label_of_the_text_is_explained() -> None:
+    text, _, _ = page("reading-a-result").partition("## The document")
+    explained = set(re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE))
+    source = inspect.getsource(result_text.answer_rows) + inspect.getsource(result_text._capacity_label)
+    labels = re.findall(r'\("([\w* ]+)", (?!")', source) + re.findall(r'": "([\w ]+)"', source)
+    assert {"capacity", "facts held", "interval", "D_K*"} <= set(labels)
+    assert set(labels) == explained
+
+
+def test_every_way_a_trial_can_end_is_explained() -> None:
+    for name in ("measuring", "reading-a-result"):
+        assert all(f"`{status.value}`" in page(name) for status in TrialStatus)
+
+
+def test_every_registered_bound_stands_in_the_theory_with_its_kind_pedigree_and_paper() -> None:
+    rows = dict(re.findall(r"^\| `([\w.]+)` (\|.*)$", page("theory"), re.MULTILINE))
+    bounds = {name: provided.cls for name, provided in load_registry().bounds.items()}
+    assert set(rows) == set(bounds)
+    for name, bound in bounds.items():
+        _, kind, _, source, _ = re.split(r"\s*\|\s*", rows[name])
+        assert kind == bound.kind.value
+        assert source.startswith(f"[{bound.pedigree.value}]")
+        assert set(re.findall(r"\d{4}\.\d{5}", source)) <= set(re.findall(r"\d{4}\.\d{5}", bound.citation))
+        assert re.search(r"\d{4}\.\d{5}", source)
+
+
+def test_every_task_with_a_paper_has_a_section_in_the_theory() -> None:
+    headings = set(re.findall(r"^## `(\w+)`$", page("theory"), re.MULTILINE))
+    assert headings == {name for name, p in load_registry().tasks.items() if p.provenance.distribution == "capbench"}
+
+
+def test_the_method_page_quotes_the_constants_of_the_code() -> None:
+    from capbench import matching, summary
+    from capbench.engine import train, verdicts
+
+    text = page("measuring")
+    for words in (
+        f"every {train.CHECK_EVERY} steps",
+        f"in {verdicts.PATIENCE:.0%} of all steps".replace("%", " %"),
+        f"by {100 * verdicts.BETTER_BY:g} % of the threshold",
+        f"within {100 * verdicts.NEARLY:g} % of the threshold",
+        f"centred at {capacity.TYPICAL_SCALE:g}",
+        f"one grid of {capacity.STEPS_PER_OCTAVE} values an octave",
+        f"up to {capacity.END_SEEDS} seeds must agree",
+        f"more than {100 * summary.FULL:g} % are held",
+        f"within {100 * matching.TOLERANCE:g} % of a count",
+    ):
+        assert words in " ".join(text.split()), words
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_page_names_a_command_or_an_option_that_is_not_there(name: str, reference) -> None:
+    import click
+
+    from capbench.cli.main import cli
+
+    contexts = list(reference.contexts(click.Context(cli, info_name="capbench")))
+    known = {word for c in contexts for p in c.command.get_params(c) for word in (*p.opts, *p.secondary_opts)}
+    assert set(OPTION.findall(page(name))) <= known
+    paths = {context.command_path for context in contexts}
+    lines = [line for block in blocks(name) if block.language == "sh" for line in block.body.splitlines()]
+    for words in [*lines, *re.findall(r"`([^`\n]+)`", page(name))]:
+        command = re.match(r"capbench (?:--[\w-]+ \S+ )*([a-z][\w-]*)", words)
+        assert command is None or f"capbench {command[1]}" in paths, words
+
+
+def test_a_page_that_a_command_writes_joins_the_navigation(tmp_path) -> None:
+    for written in ("index.md", "reliability.md", "reproductions/rgr.md", "example-plugin/README.md"):
+        (tmp_path / written).parent.mkdir(exist_ok=True)
+        (tmp_path / written).touch()
+    config = SimpleNamespace(docs_dir=str(tmp_path), nav=[{"Start": "index.md"}])
+    found = hook("written_pages").on_config(config).nav
+    assert found == [{"Start": "index.md"}, {"What was found": ["reliability.md", "reproductions/rgr.md"]}]
+
+
+def test_the_reference_has_every_command_and_option(reference) -> None:
+    text = reference.reference()
+    for words in ("## capbench\n", "### capbench run\n", "### capbench check\n", "#### capbench leaderboard build\n"):
+        assert words in text
+    for option in ("--minimize PARAM", "--ci-width SHARE", "--plugin FILE.py", "--strict-plugins"):
+        assert option in text
+
+
+def test_pages_give_no_path_of_a_machine_and_fetch_nothing() -> None:
+    for name in PAGES:
+        assert not re.search(r"/(?:home|work|tmp|root)/", page(name)), name
+        assert not re.search(r"!\[[^\]]*\]\(http", page(name)), name
+
+
+def test_the_site_builds_in_strict_mode_and_needs_no_network(tmp_path) -> None:
+    if importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("material") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("mkdocs-material is not installed; CI builds the documents")
+        pytest.skip("mkdocs-material is not installed")
+    site = tmp_path / "site"
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(site)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in PAGES:
+        html = (site / f"{name}.html").read_text(encoding="utf-8")
+        assert not re.search(r"<(?:script|img|iframe)[^>]+src=\"(?:https?:)?//", html), name
+        assert not re.search(r"<link[^>]+rel=\"(?:stylesheet|preconnect|icon)\"[^>]+href=\"(?:https?:)?//", html), name
+    assert "--trial-timeout" in (site / "cli.html").read_text(encoding="utf-8")
+    assert not (site / "example-plugin").exists()
