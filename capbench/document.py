@@ -7,19 +7,21 @@ import json
 import math
 import platform
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from capbench import __version__
 from capbench.bound import D_K, FACTS
+from capbench.engine.cost import Cost
 from capbench.engine.devices import device_name
+from capbench.engine.lanes import ENGINE_VERSION
 from capbench.measurement import Measurement
 from capbench.plugin import Plugin
 from capbench.registry import Registry
 from capbench.request import Request, check_pair
-from capbench.results import Capacity, Constructed, Environment, InstalledPlugin, Result, Timing
-from capbench.summary import Summary, summarise
+from capbench.results import Capacity, Constructed, Environment, InstalledPlugin, Result, Timing, Trial
+from capbench.summary import Summary, fixed_grid, summarise
 from capbench.theory import LARGEST_HELD, compare
 
 
@@ -53,34 +55,54 @@ def document(run: Measurement, constructed: Measurement | None, wall_seconds: fl
         rates=summary.rates,
         constructed=constructed and _constructed(constructed),
         bounds=tuple(bounds),
-        trials=tuple(sorted(run.trials, key=lambda t: (t.budget or 0, t.load, t.seed, t.learning_rate or 0.0))),
+        trials=_in_order(run.trials),
         environment=environment(run.registry, run.device),
         timing=Timing(
             wall_seconds=wall_seconds,
             train_seconds=run.cost.seconds,
             compile_seconds=run.cost.compile_seconds,
             lane_steps=run.cost.lane_steps,
+            compiled_lane_steps=run.cost.compiled_lane_steps,
             trials_trained=run.n_trained,
             trials_reused=run.n_reused,
+            grid_trials=fixed_grid(run.trials, run.protocol),
+            phases=_phases(run, constructed, wall_seconds),
         ),
     )
+
+
+def _phases(run: Measurement, constructed: Measurement | None, wall_seconds: float) -> dict[str, float]:
+    """Seconds by what they were spent on; what is left is planning, fitting and checking."""
+    cost = Cost()
+    for each in (run, constructed):
+        if each is not None:
+            cost.add(each.cost)
+    rest = max(0.0, wall_seconds - sum(cost.phases.values()))
+    return {**{phase: max(0.0, seconds) for phase, seconds in cost.phases.items()}, "planning": rest}
 
 
 def _constructed(side: Measurement) -> Constructed:
     """What explicit weights reached."""
     capacity = summarise(side.trials, side.protocol).capacity
-    return Constructed(solver=side.request.solver.ref(), capacity=capacity, trials=tuple(side.trials))
+    return Constructed(solver=side.request.solver.ref(), capacity=capacity, trials=_in_order(side.trials))
+
+
+def _in_order(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Trials in an order of their own, whether they were trained now or read from the store."""
+    return tuple(sorted(trials, key=lambda t: (t.budget or 0, t.load, t.seed, t.learning_rate or 0.0)))
 
 
 def command(request: Request) -> str:
     """The command line that asks for the same again: every choice that is not a default."""
-    words = ["capbench", "run", "--task", request.task.plugin.name, "--arch", request.architecture.plugin.name]
+    words = ["capbench", *_plugin_files(request), "run"]
+    words += ["--task", request.task.plugin.name, "--arch", request.architecture.plugin.name]
     options = {
         "--preset": request.preset.name if request.preset.name != "standard" else None,
         "--at": request.at,
         "--minimize": request.minimize,
         "--protocol": request.protocol.name if request.protocol.name != "capbench" else None,
         "--seeds": request.seeds,
+        "--budget": request.budget,
         "--ci-width": request.ci_width if request.ci_width != Request.ci_width else None,
         "--steps": request.steps,
         "--dtype": request.dtype,
@@ -93,6 +115,13 @@ def command(request: Request) -> str:
         implied = request.protocol.solver_fields if section == "solver" else {}
         words += _changed_fields(section, configured.plugin, request.preset.name, implied)
     return shlex.join(words)
+
+
+def _plugin_files(request: Request) -> list[str]:
+    """`--plugin` words for the files that were used without being installed; by name, their folders are the user's."""
+    origins = [configured.provenance for configured in (request.task, request.architecture, request.solver)]
+    files = dict.fromkeys(origin.distribution for origin in origins if origin.is_file)
+    return [word for name in files for word in ("--plugin", name)]
 
 
 def _changed_fields(section: str, plugin: Plugin, preset: str, implied: Mapping[str, str | float]) -> list[str]:
@@ -160,6 +189,7 @@ def environment(registry: Registry, device: torch.device) -> Environment:
     """Versions, device and plugins of this process."""
     return Environment(
         capbench=__version__,
+        engine=ENGINE_VERSION,
         python=platform.python_version(),
         torch=torch.__version__,
         device=str(device),

@@ -21,6 +21,11 @@ class Provenance:
     version: str
     module: str
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a single file that was not installed: its version is then a hash of its text."""
+        return self.version.startswith("sha256:")
+
     def __str__(self) -> str:
         return f"{self.distribution} {self.version} ({self.module})"
 

@@ -34,8 +34,9 @@ def test_a_file_is_listed_and_runs_without_being_installed(lone_file: Path, capb
     assert "lone_file.py sha256:" in capbench("--plugin", str(lone_file), "list").out
     done = capbench("--plugin", str(lone_file), *RUN, "--json")
     assert done.code == 0, done.err
-    architecture = json.loads(done.out)["architecture"]
-    assert architecture["plugin"].startswith("lone_file.py sha256:")
+    document = json.loads(done.out)
+    assert document["architecture"]["plugin"].startswith("lone_file.py sha256:")
+    assert document["command"].startswith("capbench --plugin lone_file.py run --task rgr --arch lone_file ")
     assert str(lone_file.parent) not in done.out, "results are published: no folder of this machine"
 
 
