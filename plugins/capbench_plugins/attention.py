@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+FEW_HEADS = 4
+"""Up to so many heads a grid is mixed quicker term by term than by products of small matrices."""
 Maps = tuple[Tensor, Tensor, Tensor, Tensor]
 """W_Q, W_K (heads, d, d_qk), W_V (heads, d, d_vo) and W_O (heads, d_vo, d_out), one matrix a head."""
 
@@ -23,14 +25,22 @@ def uniform(*shape: int, limit: float) -> nn.Parameter:
 
 def attend(queries: Tensor, contexts: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tensor) -> Tensor:
     """Σ_h softmax(e W_Q W_Kᵀ Eᵀ / √d_qk) E W_V W_O: each (d,) query e over its (n, d) context E, that row alone."""
-    q = queries @ W_Q / math.sqrt(W_Q.shape[-1])  # (heads, slots, d_qk)
+    scaled = W_Q / math.sqrt(W_Q.shape[-1])
     if contexts.shape[0] == 1:  # shared by all queries: projected once
-        weights = (q @ (contexts[0] @ W_K).mT).softmax(dim=-1)  # (heads, slots, n)
+        weights = _shared_scores(queries, contexts[0] @ W_K, scaled).softmax(dim=-1)  # (heads, slots, n)
         values = weights @ (contexts[0] @ W_V)  # (heads, slots, d_vo)
     else:  # q·(x W_K) = (q W_Kᵀ)·x, and values likewise: no context is projected at all
-        weights = ((q @ W_K.mT).transpose(0, 1) @ contexts.mT).softmax(dim=-1)  # (slots, heads, n)
+        weights = ((queries @ scaled @ W_K.mT).transpose(0, 1) @ contexts.mT).softmax(dim=-1)  # (slots, heads, n)
         values = (weights @ contexts).transpose(0, 1) @ W_V  # (heads, slots, d_vo)
     return torch.einsum("hsv,hvo->so", values, W_O)
+
+
+def _shared_scores(queries: Tensor, keys: Tensor, W_Q: Tensor) -> Tensor:
+    """(e W_Q)·k for all queries e over the same (heads, n, d_qk) keys, (heads, slots, n): in the cheaper order."""
+    d, d_qk, n = *W_Q.shape[1:], keys.shape[1]
+    if d * n < d_qk * (d + n):  # e (W_Q k): the queries are multiplied once, by what is as small as the context
+        return queries @ (W_Q @ keys.mT)
+    return (queries @ W_Q) @ keys.mT
 
 
 def attend_grid(first: Tensor, last: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tensor) -> Tensor:
@@ -48,8 +58,12 @@ def attend_grid(first: Tensor, last: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tens
 def mix_grid(share: Tensor, first: Tensor, last: Tensor, W_VO: Tensor) -> Tensor:
     """Σ_h u_last + a (u_first - u_last) with u = x W_VO, from the (heads, first, last) shares a of the first.
 
-    The wide axis stands last in both products: small matrices multiply several times faster so.
+    For few heads term by term. For many as two products, in which the wide axis stands last: small matrices
+    multiply several times faster so.
     """
+    if len(W_VO) <= FEW_HEADS:
+        u_first, u_last = first @ W_VO, last @ W_VO  # (heads, first or last, d_out)
+        return (share.unsqueeze(-1) * (u_first.unsqueeze(2) - u_last.unsqueeze(1))).sum(dim=0) + u_last.sum(dim=0)
     from_first, minus_last = (torch.einsum("nd,hdo->noh", x, W) for x, W in ((first, W_VO), (last, -W_VO)))
     gained = (from_first @ share.transpose(0, 1)).mT  # (first, last, d_out)
     lost = (minus_last @ share.permute(2, 0, 1)).permute(2, 0, 1)  # (first, last, d_out)

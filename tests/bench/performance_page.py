@@ -71,7 +71,7 @@ def growth_table(timed: list[Timed]) -> str:
 
 def end_to_end_lines(timed: list[Timed]) -> list[str]:
     """The search against grid and loop, the latter multiplied up from its sample."""
-    by = {t.info["variant"]: t for t in timed}
+    by = {t.info.get("variant"): t for t in timed}
     if not {"search", "grid and loop"} <= by.keys():
         return ["Not measured in this run."]
     search, grid = by["search"], by["grid and loop"]

@@ -74,10 +74,10 @@ def test_grid_and_loop(benchmark, registry, found) -> None:
     grid = fit_threshold(outcomes(run.trials), Axis(1, max(points)))
     benchmark.extra_info.update(
         variant="grid and loop", trials=len(plan), sampled=SAMPLE,
-        estimate=grid.estimate, low=grid.low, high=grid.high,
+        estimate=grid.estimate, low=grid.ci_low, high=grid.ci_high,
     )  # fmt: skip
-    assert grid.low <= result.capacity.ci_high
-    assert result.capacity.ci_low <= grid.high
+    assert grid.ci_low <= result.capacity.ci_high
+    assert result.capacity.ci_low <= grid.ci_high
 
 
 def grid_points(result: Result) -> list[int]:
