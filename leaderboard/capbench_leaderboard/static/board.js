@@ -1,0 +1,181 @@
+// Tables that sort, filter and turn pages; charts; search; the theme. Text goes in as text, never as markup.
+(function () {
+  "use strict";
+  var PAGE = 50;
+  var root = document.documentElement.dataset.root || "";
+
+  function data(id) { return JSON.parse(document.getElementById(id).textContent); }
+  function text(cell) { return Array.isArray(cell) ? cell[0] : cell; }
+  function value(cell) { return Array.isArray(cell) && cell[1] !== null ? cell[1] : text(cell); }
+
+  function compare(a, b) {
+    var numbers = typeof a === "number" && typeof b === "number";
+    if (numbers) return a - b;
+    if (typeof a === "number") return -1;
+    if (typeof b === "number") return 1;
+    return String(a).localeCompare(String(b), "en", { numeric: true });
+  }
+
+  function element(name, content, owner) {
+    var made = document.createElement(name);
+    if (content !== undefined) made.textContent = content;
+    if (owner) owner.appendChild(made);
+    return made;
+  }
+
+  function grid(box) {
+    var all = data(box.dataset.grid), rows = all.rows, page = 0;
+    var heads = box.querySelectorAll("th"), body = box.querySelector("tbody");
+    var filter = box.querySelector(".filter"), count = box.querySelector(".count"), pager = box.querySelector(".pager");
+    var words = all.rows.map(function (row) { return row.map(text).join(" ").toLowerCase(); });
+    var order = all.rows.map(function (_, i) { return i; });
+    var shown = order;
+
+    function draw() {
+      var fragment = document.createDocumentFragment();
+      shown.slice(page * PAGE, (page + 1) * PAGE).forEach(function (i) {
+        var line = element("tr", undefined, fragment);
+        rows[i].forEach(function (cell, column) {
+          var td = element("td", undefined, line);
+          td.className = all.kinds[column];
+          if (Array.isArray(cell) && cell[2]) element("a", cell[0], td).href = cell[2];
+          else td.textContent = text(cell);
+        });
+      });
+      body.replaceChildren(fragment);
+      var pages = Math.max(1, Math.ceil(shown.length / PAGE));
+      pager.hidden = pages === 1;
+      pager.querySelector("span").textContent = "page " + (page + 1) + " of " + pages;
+      pager.querySelector(".back").disabled = page === 0;
+      pager.querySelector(".next").disabled = page >= pages - 1;
+      if (count) count.textContent = shown.length + (shown.length === rows.length ? " rows" : " of " + rows.length + " rows");
+    }
+
+    function choose() {
+      var wanted = filter ? filter.value.toLowerCase().split(/\s+/).filter(Boolean) : [];
+      shown = order.filter(function (i) { return wanted.every(function (w) { return words[i].indexOf(w) >= 0; }); });
+      page = 0;
+      draw();
+    }
+
+    function sort(column) {
+      var up = heads[column].getAttribute("aria-sort") !== "ascending";
+      heads.forEach(function (head) { head.setAttribute("aria-sort", "none"); });
+      heads[column].setAttribute("aria-sort", up ? "ascending" : "descending");
+      order = order.slice().sort(function (a, b) {
+        var difference = compare(value(rows[a][column]), value(rows[b][column]));
+        return (up ? difference : -difference) || a - b;
+      });
+      choose();
+    }
+
+    heads.forEach(function (head, column) {
+      head.querySelector("button").addEventListener("click", function () { sort(column); });
+    });
+    if (filter) filter.addEventListener("input", choose);
+    pager.querySelector(".back").addEventListener("click", function () { page -= 1; draw(); });
+    pager.querySelector(".next").addEventListener("click", function () { page += 1; draw(); });
+    if (rows.length > PAGE) draw();
+  }
+
+  function trials(box) {
+    box.addEventListener("toggle", function () {
+      if (!box.open || box.querySelector("table")) return;
+      var scroll = element("div", undefined, box), table = element("table", undefined, scroll);
+      scroll.className = "scroll";
+      var head = element("tr", undefined, element("thead", undefined, table)), body = element("tbody", undefined, table);
+      var found = data(box.dataset.trials);
+      found.columns.forEach(function (name) { element("th", name, head).style.padding = "8px 12px"; });
+      found.rows.forEach(function (row) {
+        var line = element("tr", undefined, body);
+        row.forEach(function (cell) { element("td", cell === null ? "–" : String(cell).replace("_", " "), line); });
+      });
+    });
+  }
+
+  function isDark() {
+    var chosen = document.documentElement.dataset.theme;
+    return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  }
+
+  function chart(box) {
+    var spec = window.CAPBENCH_SPECS[box.dataset.chart], soft = isDark() ? "#9aa4b2" : "#5b6472";
+    var line = isDark() ? "#303640" : "#e4e7ec";
+    var axis = { labelColor: soft, titleColor: soft, gridColor: line, domainColor: soft, tickColor: soft, titleFontWeight: 500 };
+    var config = { background: null, view: { stroke: null }, font: "system-ui, sans-serif", axis: axis, legend: { labelColor: soft } };
+    var whole = Object.assign({}, spec, { datasets: data(box.dataset.source), config: config });
+    if (whole.datasets.one) whole.height *= new Set(whole.datasets.rows.map(function (row) { return row.architecture; })).size;
+    var many = Object.values(whole.datasets).some(function (rows) { return rows.length > 1500; });
+    // The interpreter does without eval, which the page's policy forbids.
+    window.vegaEmbed(box, whole, { actions: false, ast: true, renderer: many ? "canvas" : "svg", loader: { target: "_self" } })
+      .catch(function (error) { box.textContent = "The chart could not be drawn: " + error.message; });
+  }
+
+  function theme(button) {
+    function name() { button.textContent = isDark() ? "Light" : "Dark"; }
+    button.addEventListener("click", function () {
+      var next = isDark() ? "light" : "dark";
+      document.documentElement.dataset.theme = next;
+      try { localStorage.setItem("capbench-theme", next); } catch (refused) { /* not remembered, then */ }
+      name();
+      document.querySelectorAll("[data-drawn]").forEach(chart);
+    });
+    name();
+  }
+
+  function search(input) {
+    var list = document.getElementById("found"), asked = false;
+
+    function show() {
+      var wanted = input.value.toLowerCase().split(/\s+/).filter(Boolean), index = window.CAPBENCH_SEARCH || [];
+      list.replaceChildren();
+      list.hidden = !wanted.length;
+      if (!wanted.length) return;
+      var n = 0;
+      for (var i = 0; i < index.length && n < 30; i += 1) {
+        var low = index[i][0].toLowerCase();
+        if (!wanted.every(function (word) { return low.indexOf(word) >= 0; })) continue;
+        element("a", index[i][0], element("li", undefined, list)).href = root + index[i][1];
+        n += 1;
+      }
+      if (!n) element("li", window.CAPBENCH_SEARCH ? "Nothing found" : "Loading", list).className = "none";
+    }
+
+    input.addEventListener("focus", function () {
+      if (asked) return;
+      asked = true;
+      var script = element("script", undefined, document.head);
+      script.src = root + "assets/search.js";
+      script.onload = show;
+    });
+    input.addEventListener("input", show);
+    input.form.addEventListener("submit", function (event) {
+      event.preventDefault();
+      var first = list.querySelector("a");
+      if (first) first.click();
+    });
+    input.form.addEventListener("keydown", function (event) {
+      var links = Array.from(list.querySelectorAll("a")), at = links.indexOf(document.activeElement);
+      if (event.key === "Escape") { list.hidden = true; input.focus(); }
+      if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;
+      event.preventDefault();
+      var next = links[at + (event.key === "ArrowDown" ? 1 : -1)];
+      (next || input).focus();
+    });
+  }
+
+  document.querySelectorAll("[data-grid]").forEach(grid);
+  document.querySelectorAll("[data-trials]").forEach(trials);
+  // A chart is drawn when it comes near: a page of many tasks opens at once all the same.
+  var near = new IntersectionObserver(function (found) {
+    found.filter(function (each) { return each.isIntersecting; }).forEach(function (each) {
+      near.unobserve(each.target);
+      each.target.dataset.drawn = "yes";
+      chart(each.target);
+    });
+  }, { rootMargin: "400px" });
+  document.querySelectorAll("[data-chart]").forEach(function (box) { near.observe(box); });
+  theme(document.getElementById("theme"));
+  var input = document.getElementById("search");
+  if (input) search(input);
+})();

@@ -1,0 +1,153 @@
+"""Records made up for tests: valid documents whose summaries follow from their trials."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+from capbench.results import (
+    BoundRecord,
+    CriterionRecord,
+    Environment,
+    InstalledPlugin,
+    PluginRef,
+    Protocol,
+    Result,
+    SuiteRecord,
+    Timing,
+    Trial,
+    TrialStatus,
+)
+from capbench.summary import summarise
+
+LOADS = (8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a made-up record is to say."""
+
+    task: str = "rgr"
+    architecture: str = "mha"
+    capacity: float = 50.0
+    tier: int | None = 1024
+    seeds: int = 4
+    suite: str = "standard"
+    suite_version: int = 1
+    task_version: int = 1
+    threshold: float = 0.99
+    noise: float = 0.0
+    draw: int = 0
+
+    def result(self) -> Result:
+        """The document."""
+        protocol = self._protocol()
+        trials = tuple(self._trial(load, seed, protocol) for load in LOADS for seed in range(self.seeds))
+        summary = summarise(trials, protocol)
+        bits, n_parameters = summary.metrics["bits"], (self.tier or 1000) + 7
+        return Result(
+            run_id=f"{random.Random(repr(self)).getrandbits(48):012x}",
+            command=f"capbench run --task {self.task} --arch {self.architecture}",
+            suite=SuiteRecord(name=self.suite, version=self.suite_version, tier=self.tier) if self.tier else None,
+            task=_ref(self.task, self.task_version),
+            architecture=_ref(self.architecture, 1),
+            solver=_ref("adam", 1),
+            protocol=protocol,
+            n_parameters=n_parameters,
+            capacity=summary.capacity,
+            bits=bits,
+            bits_per_parameter=bits / n_parameters,
+            metrics=summary.metrics,
+            data=summary.data,
+            rates=summary.rates,
+            bounds=(
+                _bound("lower", 20.0, summary.capacity.estimate),
+                _bound("upper", 300.0, summary.capacity.estimate),
+            ),
+            trials=trials,
+            environment=_environment(),
+            timing=Timing(
+                wall_seconds=61.5,
+                train_seconds=60.0,
+                compile_seconds=0.0,
+                lane_steps=1000,
+                trials_trained=len(trials),
+                trials_reused=0,
+            ),
+        )
+
+    def _protocol(self) -> Protocol:
+        return Protocol(
+            preset="standard",
+            criterion=CriterionRecord(metric="f1", threshold=self.threshold),
+            seeds=self.seeds,
+            learning_rates=(0.1,),
+            steps=100,
+            dtype="float32",
+            ci_width=0.05,
+            mode="capacity",
+            limits=(1, 256),
+        )
+
+    def _trial(self, load: int, seed: int, protocol: Protocol) -> Trial:
+        chance = random.Random(f"{self.architecture} {self.draw} {load} {seed}")
+        held = load <= self.capacity * (1 + self.noise * (chance.random() - 0.5))
+        metric = 1.0 if held else max(0.0, min(0.98, self.capacity / load))
+        return Trial(
+            key=f"{chance.getrandbits(128):032x}",
+            load=load,
+            seed=seed,
+            learning_rate=0.1,
+            status=TrialStatus.HELD if held else TrialStatus.NOT_HELD,
+            steps=100,
+            metrics={"f1": metric, "bits": 8.0 * min(load, self.capacity)},
+        )
+
+
+def write(folder: Path, made: Made) -> Path:
+    """Puts a record where a suite would."""
+    result = made.result()
+    path = folder / made.suite / made.task / f"{made.architecture}-{result.n_parameters}-{result.run_id}.json"
+    return write_result(path, result)
+
+
+def write_result(path: Path, result: Result) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result.model_dump(mode="json"), indent=1), encoding="utf-8")
+    return path
+
+
+def _ref(name: str, version: int) -> PluginRef:
+    return PluginRef(name=name, version=version, params={"d_model": 8}, plugin="capbench 0.1.0", code_hash="a" * 16)
+
+
+def _bound(kind: str, value: float, measured: float) -> BoundRecord:
+    return BoundRecord.model_validate(
+        {
+            "id": f"made.{kind}",
+            "kind": kind,
+            "quantity": "facts",
+            "value": value,
+            "measured": measured,
+            "ratio": measured / value,
+            "pedigree": "derived",
+            "citation": "made up for tests",
+            "holds": True,
+        }
+    )
+
+
+def _environment() -> Environment:
+    plugin = InstalledPlugin(entry_point="mha", distribution="capbench", version="0.1.0", module="capbench_plugins.mha")
+    return Environment(
+        capbench="0.1.0",
+        python="3.11.7",
+        torch="2.6.0",
+        device="cpu",
+        device_name="x86_64",
+        threads=1,
+        platform="Linux",
+        plugins=(plugin,),
+    )

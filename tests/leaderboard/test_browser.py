@@ -1,0 +1,188 @@
+"""The site in a real browser, from the disk: it sorts, filters, draws, fetches nothing and obeys no record."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capbench_leaderboard.build import build
+from tests.faults.hostile import HOSTILE
+from tests.leaderboard.synthetic import Made, write, write_result
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    for i in range(60):
+        tier = (1024, 4096)[i % 2]
+        write(folder / "records", Made(architecture=f"arch{i:02}", capacity=15 + 2 * i, tier=tier, noise=0.5))
+    base = Made().result()
+    for i, text in enumerate(HOSTILE):
+        named = {"name": text, "plugin": text}
+        changes = {
+            "task": base.task.model_copy(update=named if i < 3 else {"name": "hostile"}),
+            "architecture": base.architecture.model_copy(update=named),
+            "run_id": f"hostile{i}",
+            "bounds": tuple(bound.model_copy(update={"id": text}) for bound in base.bounds),
+        }
+        write_result(folder / "records" / "hostile" / "x" / f"{i}.json", base.model_copy(update=changes))
+    build(folder / "records", folder)
+    return folder / "site"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        # In CI a missing browser must not pass for a working site.
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs Chromium; install it to run these")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A page that notes every complaint, every request beyond the disk, and every dialogue."""
+    opened = browser.new_page()
+    opened.set_default_timeout(120_000)
+    faults: list[str] = []
+    opened.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: faults.append(str(error)))
+    opened.on("request", lambda r: None if r.url.startswith(("file:", "data:")) else faults.append(r.url))
+    opened.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
+    yield opened
+    opened.close()
+    assert faults == []
+
+
+def column(page: Any, n: int) -> list[str]:
+    return [cell.strip() for cell in page.locator(f"table tbody tr td:nth-child({n})").all_inner_texts()]
+
+
+def drawn(page: Any) -> int:
+    """Marks in the charts of a page, once they are there."""
+    page.locator(".chart").first.scroll_into_view_if_needed()
+    page.wait_for_selector(".chart svg path")
+    return int(page.locator(".chart svg .mark-symbol path").count())
+
+
+def test_a_table_sorts_both_ways_by_mouse_and_by_keyboard(page: Any, site: Path) -> None:
+    page.goto((site / "index.html").as_uri())
+    head = page.locator("th", has_text="capacity")
+    place = 1 + page.locator("th").all_inner_texts().index(head.inner_text())
+    head.locator("button").click()
+    assert head.get_attribute("aria-sort") == "ascending"
+    up = column(page, place)
+    head.locator("button").focus()
+    page.keyboard.press("Enter")
+    assert head.get_attribute("aria-sort") == "descending"
+    assert column(page, place) != up
+    numbers = [float(text.split()[-1].replace(",", "")) for text in column(page, place)]
+    assert numbers == sorted(numbers, reverse=True)
+
+
+def test_a_filter_leaves_the_rows_that_fit(page: Any, site: Path) -> None:
+    page.goto((site / "index.html").as_uri())
+    page.locator(".filter").first.fill("arch07")
+    assert page.locator("tbody tr").count() == 1
+    assert page.locator(".count").first.inner_text().startswith("1 of ")
+
+
+def test_pages_turn(page: Any, site: Path) -> None:
+    page.goto((site / "index.html").as_uri())
+    first = column(page, 5)
+    page.get_by_role("button", name="Next").first.click()
+    assert set(column(page, 5)).isdisjoint(first) or column(page, 5) != first
+
+
+def test_search_finds_a_record_and_opens_it(page: Any, site: Path) -> None:
+    page.goto((site / "index.html").as_uri())
+    page.locator("#search").click()
+    page.locator("#search").press_sequentially("arch11 rgr")
+    page.locator("#found a").first.click()
+    page.wait_for_url("**/records/*")
+    assert "arch11" in page.locator("h1").inner_text()
+
+
+def test_a_record_opens_from_the_table_with_its_curve_trials_and_command(page: Any, site: Path) -> None:
+    page.goto((site / "tasks" / "rgr.html").as_uri())
+    page.locator("tbody a", has_text="arch").first.click()
+    page.wait_for_url("**/records/*")
+    assert drawn(page) >= 10
+    page.locator("details.trials summary").click()
+    assert page.locator("details.trials tbody tr").count() == 44
+    assert "capbench run --task rgr" in page.locator("pre").inner_text()
+
+
+def test_charts_are_drawn_on_every_kind_of_page(page: Any, site: Path) -> None:
+    for path in ("index.html", "tasks/rgr.html", "architectures/arch07.html"):
+        page.goto((site / path).as_uri())
+        assert drawn(page) > 0, path
+
+
+def test_the_theme_follows_the_system_and_the_button(page: Any, site: Path) -> None:
+    page.emulate_media(color_scheme="dark")
+    page.goto((site / "index.html").as_uri())
+    paper = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(paper)
+    page.locator("#theme").click()
+    assert page.evaluate(paper) != dark
+    assert page.locator("#theme").inner_text() == "Dark"
+
+
+def test_a_phone_scrolls_tables_and_not_the_page(page: Any, site: Path) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    for path in ("index.html", "tasks/rgr.html"):
+        page.goto((site / path).as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_no_hostile_record_runs_a_script_or_fetches_anything(page: Any, site: Path) -> None:
+    for path in sorted((site / "records").glob("hostile-*.html"))[:12]:
+        page.goto(path.as_uri())
+        page.wait_for_selector(".chart svg")
+    page.goto((site / "tasks" / "hostile.html").as_uri())
+    assert drawn(page) > 0
+    page.goto((site / "index.html").as_uri())
+    page.locator("#search").click()
+    page.locator("#search").press_sequentially("script")
+    page.wait_for_selector("#found li")
+
+
+def test_the_policy_forbids_a_script_that_slipped_in(browser: Any, site: Path) -> None:
+    page = browser.new_page()
+    page.goto((site / "index.html").as_uri())
+    page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.bad=1\">')")
+    page.evaluate("const s = document.createElement('script'); s.textContent = 'window.bad=1'; document.body.append(s)")
+    page.wait_for_timeout(100)
+    assert page.evaluate("window.bad") is None
+    page.close()
+
+
+def test_a_report_draws_its_charts_from_one_file(page: Any, tmp_path: Path) -> None:
+    from capbench_leaderboard.report import report_page
+
+    path = tmp_path / "report.html"
+    path.write_text(report_page([Made(architecture=a, capacity=c).result() for a, c in (("a", 20), ("b", 90))]))
+    page.goto(path.as_uri())
+    assert drawn(page) > 20
+
+
+def test_without_scripts_the_answers_are_there(browser: Any, site: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((site / "tasks" / "rgr.html").as_uri())
+    assert page.locator("tbody tr").count() > 20
+    assert page.locator("noscript img").count() + page.locator("figure img").count() > 0
+    context.close()

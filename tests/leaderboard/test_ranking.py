@@ -1,0 +1,134 @@
+"""Ranking: ranges from intervals, ties as ties, never across versions, the same whatever the order of the files."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capbench.results import MissingRecord
+from capbench_leaderboard.entry import Entry, make_entry
+from capbench_leaderboard.pairing import compare, sign_test
+from capbench_leaderboard.ranking import rank, rank_ranges, side_by_side
+from tests.leaderboard.synthetic import Made
+
+ENDS = st.one_of(st.floats(0, 100), st.just(math.inf), st.just(-math.inf))
+INTERVALS = st.lists(st.tuples(ENDS, ENDS).map(lambda ends: (min(ends), max(ends))), min_size=1, max_size=12)
+
+
+def entry(made: Made) -> Entry:
+    return make_entry(f"{made.suite}/{made.task}/{made.architecture}-{made.draw}.json", "", made.result())
+
+
+@given(INTERVALS)
+def test_overlapping_intervals_share_a_rank(intervals: list[tuple[float, float]]) -> None:
+    ranges = rank_ranges(intervals)
+    for one, (low, high) in zip(ranges, intervals, strict=True):
+        for other, (other_low, other_high) in zip(ranges, intervals, strict=True):
+            if low <= other_high and other_low <= high:
+                assert one[0] <= other[1]
+                assert other[0] <= one[1]
+
+
+@given(INTERVALS)
+def test_who_lies_wholly_above_is_ranked_above(intervals: list[tuple[float, float]]) -> None:
+    ranges = rank_ranges(intervals)
+    for one, (low, _) in zip(ranges, intervals, strict=True):
+        for other, (_, other_high) in zip(ranges, intervals, strict=True):
+            if low > other_high:
+                assert one[0] < other[0]
+                assert one[1] < other[1]
+
+
+@given(INTERVALS, st.randoms())
+def test_ranges_do_not_depend_on_the_order(intervals: list[tuple[float, float]], chance) -> None:
+    shuffled = list(range(len(intervals)))
+    chance.shuffle(shuffled)
+    assert rank_ranges([intervals[i] for i in shuffled]) == [rank_ranges(intervals)[i] for i in shuffled]
+
+
+@given(INTERVALS)
+def test_every_rank_is_between_one_and_the_number_of_records(intervals: list[tuple[float, float]]) -> None:
+    assert all(1 <= best <= worst <= len(intervals) for best, worst in rank_ranges(intervals))
+
+
+def test_three_records_by_hand() -> None:
+    assert rank_ranges([(10, 20), (15, 25), (30, math.inf)]) == [(2, 3), (2, 3), (1, 1)]
+
+
+def test_tables_do_not_depend_on_the_order_of_records() -> None:
+    entries = [
+        entry(Made(architecture=a, capacity=c, noise=0.5)) for a, c in (("a", 30), ("b", 33), ("c", 90), ("d", 8))
+    ]
+    assert rank(entries, ()) == rank(entries[::-1], ())
+
+
+def test_ties_are_written_as_ranges() -> None:
+    (table,) = rank([entry(Made(architecture=a, capacity=c)) for a, c in (("a", 30), ("b", 31), ("c", 150))], ())
+    assert (table.rows[0].entry.result.architecture.name, table.rows[0].rank) == ("c", "1")
+    assert {row.rank for row in table.rows[1:]} == {"2–3"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Made(architecture="b", task_version=2),
+        Made(architecture="b", suite_version=2),
+        Made(architecture="b", threshold=0.9),
+        Made(architecture="b", tier=4096),
+        Made(architecture="b", task="bigrams"),
+    ],
+)
+def test_versions_scorers_and_sizes_are_never_mixed(other: Made) -> None:
+    assert len(rank([entry(Made(architecture="a")), entry(other)], ())) == 2
+
+
+def test_verified_and_self_reported_records_stand_apart() -> None:
+    one, two = entry(Made(architecture="a")), entry(Made(architecture="b"))
+    tables = rank([one, two], {one.path})
+    assert [table.group.is_self_reported for table in tables] == [False, True]
+
+
+def test_at_least_and_below_have_open_ends() -> None:
+    (table,) = rank([entry(Made(architecture=a, capacity=c)) for a, c in (("all", 1e6), ("none", 1), ("some", 50))], ())
+    rows = {row.entry.result.architecture.name: row for row in table.rows}
+    assert rows["all"].entry.interval[1] == math.inf
+    assert rows["none"].entry.interval[0] == -math.inf
+    assert [rows[name].rank for name in ("all", "some", "none")] == ["1", "2", "3"]
+
+
+def test_a_record_of_no_suite_is_listed_and_not_ranked() -> None:
+    (table,) = rank([entry(Made(tier=None))], ())
+    assert [row.rank for row in table.rows] == ["–"]
+
+
+def test_what_is_missing_stands_in_the_table_where_it_would_have_stood() -> None:
+    gap = MissingRecord(task="rgr", architecture="z", tier=1024, reason="too narrow")
+    lonely = MissingRecord(task="sequences", architecture="z", tier=9, reason="failed")
+    tables = rank([entry(Made())], (), [("standard", gap), ("standard", lonely)])
+    lacking = {table.group.task: [row.reason for row in table.missing] for table in tables}
+    assert lacking == {"rgr": ["too narrow"], "sequences": ["failed"]}
+
+
+def test_the_sign_test_by_hand() -> None:
+    assert sign_test(0, 0) == 1
+    assert sign_test(6, 0) == pytest.approx(2 / 64)
+    assert sign_test(5, 1) == pytest.approx(2 * 7 / 64)
+
+
+def test_records_are_compared_on_the_trials_they_share_only() -> None:
+    mine = {(8, seed): True for seed in range(6)} | {(99, 0): True}
+    theirs = {(8, seed): False for seed in range(6)} | {(77, 0): True}
+    found = compare("them", mine, theirs)
+    assert (found.n_shared, found.only_this, found.only_other, found.word) == (6, 6, 0, "ahead of")
+    assert compare("me", theirs, mine).word == "behind"
+    assert compare("me", mine, mine).word == "tied with"
+
+
+def test_runs_side_by_side_are_ranked_only_on_the_same_task_and_scorer() -> None:
+    same = side_by_side([entry(Made(architecture="a", tier=None)), entry(Made(architecture="b", capacity=200))])
+    assert [row.rank for row in same] == ["1", "2"]
+    other = side_by_side([entry(Made(architecture="a")), entry(Made(architecture="b", task="bigrams"))])
+    assert [row.rank for row in other] == ["–", "–"]
