@@ -31,6 +31,10 @@ TYPICAL_SCALE = 0.12
 """Centre of the prior on the steepness, which is log-normal with a width of a factor e."""
 LOG_SCALES: Floats = np.linspace(math.log(0.005), math.log(1.0), 25)
 """Steepness values over which the posterior is averaged: from a step to a slope of many octaves."""
+LAPSES = (0.0, 0.02, 0.06)
+"""Chances that training fails at loads which the model could hold; without them a few such trials far from the
+transition would drag the midpoint towards them."""
+LAPSE_PRIOR = (0.7, 0.2, 0.1)
 
 
 class Status(StrEnum):
@@ -109,7 +113,7 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float
 
 
 def fit_threshold(outcomes: Sequence[Outcome], axis: Axis) -> Threshold:
-    """Midpoint of the success curve with its interval, by a two-parameter posterior on a grid."""
+    """Midpoint of the success curve with its interval, by a posterior on a grid of midpoints, steepnesses and lapse rates."""
     outcomes = [o for o in outcomes if o.held is not None]
     midpoints, weights, scale = _posterior(outcomes, axis.rising)
     tail = (1 - axis.confidence) / 2
@@ -230,13 +234,21 @@ def _posterior(outcomes: Sequence[Outcome], rising: bool) -> tuple[Floats, Float
 
 
 def _weigh(midpoints: Floats, log_at: Floats, held: Floats, missed: Floats, rising: bool) -> Floats:
-    """Unnormalised posterior of (midpoint, steepness) pairs given the counts at each point."""
+    """Unnormalised posterior of (midpoint, steepness) pairs given the counts at each point, over all lapse rates."""
     z = (midpoints[:, None, None] - log_at) / np.exp(LOG_SCALES)[:, None]  # (midpoints, scales, points)
-    z = -z if rising else z
-    joint = (held * log_expit(z) + missed * log_expit(-z)).sum(axis=-1)
-    joint -= 0.5 * (LOG_SCALES - math.log(TYPICAL_SCALE)) ** 2
-    weights: Floats = np.exp(joint - joint.max())
+    able, unable = log_expit(-z if rising else z), log_expit(z if rising else -z)
+    joint = np.stack([_log_likelihood(able, unable, held, missed, lapse) for lapse in LAPSES])
+    joint += np.log(LAPSE_PRIOR)[:, None, None] - 0.5 * (LOG_SCALES - math.log(TYPICAL_SCALE)) ** 2
+    weights: Floats = np.exp(joint - joint.max()).sum(axis=0)
     return weights
+
+
+def _log_likelihood(able: Floats, unable: Floats, held: Floats, missed: Floats, lapse: float) -> Floats:
+    """Of the counts, where a trial that could hold its facts fails all the same with the chance `lapse`."""
+    if lapse:
+        able, unable = able + math.log1p(-lapse), np.logaddexp(unable, able + math.log(lapse))
+    total: Floats = (held * able + missed * unable).sum(axis=-1)
+    return total
 
 
 def _quantile(values: Floats, weights: Floats, p: float) -> float:

@@ -146,3 +146,17 @@ def test_an_axis_of_fours_is_searched_in_fours() -> None:
         seen += [Outcome(at, seed, at >= 20) for at, seed in wanted]
     found = fit_threshold(seen, plan.axis)
     assert 16 <= found.estimate <= 20
+
+
+def test_failures_far_from_the_transition_do_not_drag_the_midpoint() -> None:
+    """Training that fails now and then at easy loads, on a curve whose midpoint is 200."""
+    rng = np.random.default_rng(0)
+    loads = [round(1.05**k) for k in range(120)]
+    seen = [
+        Outcome(load, seed, draw(200, 0.1, load, False, rng) and rng.random() < 0.97)
+        for load in loads
+        for seed in range(24)
+    ]
+    found = fit_threshold(seen, Axis(1, 400))
+    assert found.ci_low < 200 < found.ci_high
+    assert found.estimate == pytest.approx(200, rel=0.04)
