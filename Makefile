@@ -1,13 +1,14 @@
 # make run    set up, then measure the capacity of multi-head attention on relational graphs
 # make test   set up, then run the tests
 # make lint   formatting, types, import layers
+# make faults kills, full disks, hostile files; writes docs/reliability.md
 # make bench  the engine against a one-model loop, as ratios in one run
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test lint bench clean
+.PHONY: run test faults lint bench clean
 
 run: $(VENV)/.run-ready
 	$(BIN)/capbench run --task rgr --arch mha
@@ -21,8 +22,11 @@ lint: $(VENV)/.dev-ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+faults: $(VENV)/.dev-ready
+	CAPBENCH_FAULTS=full OMP_NUM_THREADS=1 $(BIN)/pytest tests/faults
+
 bench: $(VENV)/.dev-ready
-	$(BIN)/pytest -o addopts= -W default tests/bench
+	$(BIN)/pytest -o addopts= -o pythonpath=tests/bench -W default tests/bench --write-page
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -113,7 +113,7 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float
 
 
 def fit_threshold(outcomes: Sequence[Outcome], axis: Axis) -> Threshold:
-    """Midpoint of the success curve with its interval, by a posterior on a grid of midpoints, steepnesses and lapse rates."""
+    """Midpoint of the success curve with its interval: the posterior over a grid, steepness and lapses summed out."""
     outcomes = [o for o in outcomes if o.held is not None]
     midpoints, weights, scale = _posterior(outcomes, axis.rising)
     tail = (1 - axis.confidence) / 2

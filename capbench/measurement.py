@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol as Interface
 
 import torch
 from torch import Tensor
 
+from capbench.engine.compiling import Compiling
+from capbench.engine.cost import Cost
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec, group_trials
-from capbench.engine.train import Cost, OnProgress, OnTrial
-from capbench.errors import RunInterrupted
+from capbench.engine.train import OnProgress, OnTrial
 from capbench.executors.local import LocalExecutor
+from capbench.interrupts import Interrupt
 from capbench.registry import Registry
 from capbench.request import Request
 from capbench.results import Protocol, Trial, TrialStatus
 from capbench.store import Store
 
-MAX_LANES = 256
+WAIT_SECONDS = 0.2
+"""Between two looks at what another process is training."""
+
+
+class WaitingForOthers(UserWarning):
+    """Another process is training trials that this run needs too."""
 
 
 class Progress(Interface):
@@ -53,10 +62,18 @@ class Measurement:
     store: Store
     progress: Progress
     device: torch.device
+    interrupt: Interrupt = field(default_factory=Interrupt)
     trials: list[Trial] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
     n_trained: int = 0
     n_reused: int = 0
+    _budgets: dict[str, int | None] = field(default_factory=dict)
+    _failed_before: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        # One for the whole measurement: it learns how many lanes fit and how long it has waited in vain.
+        compiling = Compiling(self.request.compile_mode, self.store.path.parent / "compiled")
+        self._executor = LocalExecutor(self.device, compiling, self.request.trial_timeout)
 
     def pair(self, at: int) -> Pair:
         """What is trained at a point of the axis: on --minimize, the architecture with that budget."""
@@ -80,29 +97,80 @@ class Measurement:
             self._work(at, [seed for a, seed in wanted if a == at], rates) for at in dict.fromkeys(a for a, _ in wanted)
         ]
         budgets = {w.pair.key(spec): w.budget for w in work for spec in w.specs}
-        stored = {k: t for k, t in self.store.trials(budgets).items() if t.status is not TrialStatus.FAILED}
+        known = self.store.trials(budgets)
+        stored = {k: t for k, t in known.items() if t.status is not TrialStatus.FAILED}
+        self._budgets.update(budgets)
+        self._failed_before = known.keys() - stored.keys()
         self.progress.plan(self.request.solver.plugin.name, len(budgets), len(stored))
-        self.trials.extend(t.model_copy(update={"budget": budgets[k]}) for k, t in stored.items())
-        self.n_reused += len(stored)
+        self._reuse(stored.values())
 
         def keep(trial: Trial, _: dict[str, Tensor]) -> None:
             self.store.add_trial(trial, self.request.task.plugin.name, self.request.architecture.plugin.name)
-            self.trials.append(trial.model_copy(update={"budget": budgets[trial.key]}))
+            self._count(trial)
             self.n_trained += 1
             self.progress.trained(trial)
 
         def tell(step: int, n_alive: int) -> None:
             self.progress.step(step, self.protocol.steps, n_alive)
+            self.store.renew_claims()
+            self.interrupt.check()
 
         self._train(_groups(work, stored), keep, tell)
 
     def _train(self, groups: list[LaneGroup], keep: OnTrial, tell: OnProgress) -> None:
+        """Trains what nobody else is at work on; then waits for the others, and takes on what they leave."""
         try:
-            self.cost.add(LocalExecutor(self.device, self.request.compile_mode).run(groups, keep, tell))
-        except KeyboardInterrupt:
-            raise RunInterrupted(
-                f"interrupted: {self.n_trained} newly trained trials are stored; the same command goes on from there"
-            ) from None
+            while groups:
+                put_off: list[LaneGroup] = []
+                self.cost.add(self._executor.run(self._claimed(groups, put_off), keep, tell))
+                groups = self._awaited(put_off)
+        finally:
+            self.store.release_claims()
+
+    def _claimed(self, groups: Iterable[LaneGroup], put_off: list[LaneGroup]) -> Iterator[LaneGroup]:
+        """Of each group, as its turn comes, the trials that are free; the others are put off."""
+        for group in groups:
+            self.interrupt.check()
+            mine = self.store.claim(group.keys)
+            put_off.extend(group.only(group.keys - mine))
+            yield from group.only(mine - self._ended_elsewhere(mine))
+
+    def _awaited(self, groups: list[LaneGroup]) -> list[LaneGroup]:
+        """Waits until others have ended these trials; gives back those that they have left undone."""
+        if groups:
+            n_trials = sum(len(group.trials) for group in groups)
+            note = f"waiting for {n_trials} trials that another process is training"
+            warnings.warn(note, WaitingForOthers, stacklevel=2)
+        while groups:
+            self.interrupt.check()
+            keys = {key for group in groups for key in group.keys}
+            at_work = self.store.claimed_elsewhere(keys)  # before looking for what has ended, not after
+            keys -= self._ended_elsewhere(keys)
+            groups = [part for group in groups for part in group.only(keys)]
+            if keys - at_work:
+                return groups
+            time.sleep(WAIT_SECONDS)
+        return groups
+
+    def _ended_elsewhere(self, keys: Iterable[str]) -> set[str]:
+        """Those of the trials that another process has stored since this one looked."""
+        found = {
+            key: trial
+            for key, trial in self.store.trials(keys).items()
+            if trial.status is not TrialStatus.FAILED or key not in self._failed_before
+        }
+        self._reuse(found.values())
+        for trial in found.values():
+            self.progress.trained(trial)
+        return set(found)
+
+    def _reuse(self, trials: Iterable[Trial]) -> None:
+        for trial in trials:
+            self._count(trial)
+            self.n_reused += 1
+
+    def _count(self, trial: Trial) -> None:
+        self.trials.append(trial.model_copy(update={"budget": self._budgets[trial.key]}))
 
     def _work(self, at: int, seeds: list[int], rates: Sequence[float | None]) -> Work:
         """The trials asked for at one point of the axis."""
@@ -123,4 +191,4 @@ def _groups(work: list[Work], stored: Mapping[str, Trial]) -> list[LaneGroup]:
     for each in work:
         specs = [spec for spec in each.specs if each.pair.key(spec) not in stored]
         missing.setdefault(each.pair, []).extend(specs)
-    return [group for pair, specs in missing.items() for group in group_trials(pair, specs, MAX_LANES)]
+    return [group for pair, specs in missing.items() for group in group_trials(pair, specs)]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 from capbench.architecture import Architecture
-from capbench.engine.gradients import CompileMode
+from capbench.engine.compiling import CompileMode
+from capbench.engine.precision import Dtype
 from capbench.errors import BadSetting
+from capbench.executors.local import TRIAL_TIMEOUT
 from capbench.matching import match_parameters, parse_count
 from capbench.presets import preset_named
 from capbench.protocols import protocol_named
@@ -34,13 +35,15 @@ class RunOptions:
     analyse: bool = False
     protocol: str = "capbench"
     seeds: int | None = None
+    budget: int | None = None
     ci_width: float = 0.05
     rates: tuple[float, ...] = ()
     steps: int | None = None
     solver: str = "adam"
     device: str = "auto"
     compile_mode: CompileMode = "auto"
-    dtype: Literal["float32", "float64"] | None = None
+    dtype: Dtype | None = None
+    trial_timeout: float = TRIAL_TIMEOUT
 
 
 def build_request(options: RunOptions, registry: Registry) -> Request:
@@ -64,12 +67,14 @@ def build_request(options: RunOptions, registry: Registry) -> Request:
         at=options.at,
         minimize=options.minimize,
         seeds=options.seeds,
+        budget=options.budget,
         learning_rates=tuple(sorted(set(options.rates))),
         steps=options.steps,
         ci_width=options.ci_width,
         device=options.device,
         compile_mode=options.compile_mode,
         dtype=options.dtype,
+        trial_timeout=options.trial_timeout,
         overload=options.overload,
         analyse=options.analyse,
         protocol=protocol,

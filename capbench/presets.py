@@ -25,6 +25,16 @@ PRESETS = {
     preset.name: preset
     for preset in (
         Preset("smoke", "seconds, for tests: small tasks, few seeds, wide intervals", 0.2, 3, 5, 1, 6, 24),
+        Preset(
+            "quick",
+            "a rough answer for many pairs: few trials at a time, close to the transition",
+            1.0,
+            16,
+            8,
+            1,
+            8,
+            32,
+        ),
         Preset("standard", "an honest answer on a two-core laptop in about a minute", 1.0, 24, 8, 2, 32, 144),
         Preset("paper", "the papers' sizes, for CUDA or a cluster", 3.0, 50, 12, 4, 48, 600),
     )

@@ -42,7 +42,7 @@ def rebuild(result: Result, registry: Registry) -> Request:
         steps=asked("--steps", stated.steps),
         ci_width=stated.ci_width,
         compile_mode="off",
-        dtype=asked("--dtype", cast(Dtype, stated.dtype)),  # whether it is one is checked with the request
+        dtype=asked("--dtype", cast("Dtype", stated.dtype)),  # whether it is one is checked with the request
         overload=stated.mode == "overload",
         analyse=stated.analyses,
         protocol=protocol_named(stated.name),

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from capbench.architecture import Architecture
+from capbench.engine.compiling import CompileMode
 from capbench.engine.devices import resolve_device
-from capbench.engine.gradients import CompileMode
 from capbench.engine.lanes import seeded
+from capbench.engine.precision import Dtype, check_precision
 from capbench.engine.stack import Layout
 from capbench.errors import BadSetting, CannotConstruct, LoadOutOfRange, UnknownName, UnsupportedSignature
+from capbench.executors.local import TRIAL_TIMEOUT
 from capbench.presets import Preset
 from capbench.protocols import PROTOCOLS, TrainingProtocol
 from capbench.results import CriterionRecord, Protocol
@@ -33,19 +35,21 @@ class Request:
     at: int | None = None
     minimize: str | None = None
     seeds: int | None = None
+    budget: int | None = None
     learning_rates: tuple[float, ...] = ()
     steps: int | None = None
     ci_width: float = 0.05
     device: str = "auto"
     compile_mode: CompileMode = "auto"
-    dtype: Literal["float32", "float64"] | None = None
+    dtype: Dtype | None = None
     overload: bool = False
     analyse: bool = False
+    trial_timeout: float = TRIAL_TIMEOUT
     protocol: TrainingProtocol = PROTOCOLS["capbench"]
 
     def check(self) -> Protocol:
         """The protocol it comes to; raises what the user should know before anything is done."""
-        resolve_device(self.device)
+        check_precision(self.dtype or "float32", resolve_device(self.device))
         check_pair(self.task.plugin, self.architecture.plugin)
         return make_protocol(self)
 
@@ -74,6 +78,7 @@ def make_protocol(request: Request) -> Protocol:
         preset=preset.name,
         criterion=CriterionRecord(metric=criterion.metric, threshold=criterion.threshold, at_least=criterion.at_least),
         seeds=request.seeds or preset.seeds,
+        budget=request.budget or preset.budget,
         learning_rates=_rates(request),
         steps=request.steps or _steps(request),
         dtype=request.dtype or request.solver.plugin.dtype,

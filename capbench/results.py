@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0)]
 
 
 class Record(BaseModel):
@@ -35,7 +37,7 @@ class PluginRef(Record):
     """A plugin with the configuration it ran under."""
 
     name: str
-    version: int
+    version: Count
     params: dict[str, JsonValue]
     plugin: str = Field(description="distribution and version that provided it")
     code_hash: str
@@ -58,16 +60,17 @@ class Protocol(Record):
     name: str = Field("capbench", description="whose training protocol")
     preset: str
     criterion: CriterionRecord
-    seeds: int = Field(description="most seeds at any one load")
+    seeds: Positive = Field(description="most seeds at any one load")
+    budget: Positive | None = Field(None, description="most trials of a search, counted at the leading rate")
     learning_rates: tuple[float, ...]
-    steps: int = Field(description="most training steps of a trial")
+    steps: Positive = Field(description="most training steps of a trial")
     dtype: str
     ci_width: float
     mode: Literal["capacity", "at", "minimize", "overload"]
-    at: int | None = Field(None, description="the load, where it is given rather than searched for")
+    at: Positive | None = Field(None, description="the load, where it is given rather than searched for")
     parameter: str | None = Field(None, description="the architecture's field that --minimize searches over")
     limits: tuple[int, int] = Field(description="first and last value of the axis searched")
-    unit: int = Field(1, description="the axis has only multiples of this")
+    unit: Positive = Field(1, description="the axis has only multiples of this")
     confidence: float = Field(0.95, gt=0, lt=1)
     analyses: bool = Field(False, description="whether each trained model was analysed by its task")
     varies: str = Field("data and initial weights", description="what differs between seeds")
@@ -81,15 +84,20 @@ class Trial(Record):
     """One model, one problem, one seed, one learning rate."""
 
     key: str
-    load: int
-    seed: int
+    load: Positive
+    seed: Count
     learning_rate: float | None
     status: TrialStatus
-    steps: int
+    steps: Count
     metrics: dict[str, float]
     data: dict[str, float] = Field({}, description="what was found of the generated data itself")
     budget: int | None = Field(None, description="value of the minimised parameter")
     error: str | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why it failed: the last line of the error."""
+        return ((self.error or "").strip() or "no message").splitlines()[-1]
 
 
 class Capacity(Record):
@@ -99,7 +107,7 @@ class Capacity(Record):
     estimate: float
     ci_low: float | None
     ci_high: float | None
-    confidence: float
+    confidence: float = Field(gt=0, lt=1)
     status: Literal["estimated", "at_least", "below"]
     parameter: str | None = None
     d_qk_total: float | None = Field(None, description="D_K at the estimate, where the architecture has heads")
@@ -154,11 +162,12 @@ class Environment(Record):
     """Where the numbers come from."""
 
     capbench: str
+    engine: Count | None = Field(None, description="version of the engine's numbers, a part of every trial's key")
     python: str
     torch: str
     device: str
     device_name: str
-    threads: int
+    threads: Count
     platform: str
     plugins: tuple[InstalledPlugin, ...]
 
@@ -166,12 +175,36 @@ class Environment(Record):
 class Timing(Record):
     """What it cost."""
 
-    wall_seconds: float
-    train_seconds: float
-    compile_seconds: float
-    lane_steps: int
-    trials_trained: int
-    trials_reused: int
+    wall_seconds: Seconds
+    train_seconds: Seconds
+    compile_seconds: Seconds
+    lane_steps: Count
+    """Steps of single models."""
+    compiled_lane_steps: Count = 0
+    """Those of them that ran in a compiled step."""
+    trials_trained: Count
+    trials_reused: Count
+    grid_trials: Count = 0
+    """Trials that a fixed grid of the same resolution would have taken; 0 where nothing is searched."""
+    phases: dict[str, Seconds] = Field(default_factory=dict)
+    """Seconds by what they were spent on."""
+
+
+class SuiteRecord(Record):
+    """The place of a run in a suite."""
+
+    name: str
+    version: int
+    tier: int = Field(description="the number of parameters aimed at")
+
+
+class MissingRecord(Record):
+    """A place in a suite without a result, and why."""
+
+    task: str
+    architecture: str
+    tier: int
+    reason: str
 
 
 class Result(Record):
@@ -180,11 +213,12 @@ class Result(Record):
     schema_version: Literal[1] = 1
     run_id: str
     command: str = Field(description="what to type to repeat it")
+    suite: SuiteRecord | None = Field(None, description="the suite that asked for the run, if one did")
     task: PluginRef
     architecture: PluginRef
     solver: PluginRef
     protocol: Protocol
-    n_parameters: int
+    n_parameters: Positive
     capacity: Capacity
     bits: float
     bits_per_parameter: float

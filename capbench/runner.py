@@ -6,9 +6,10 @@ import time
 from dataclasses import replace
 
 from capbench.capacity import SearchPlan, next_trials
-from capbench.document import document
+from capbench.document import command, document
 from capbench.engine.devices import resolve_device
-from capbench.errors import CannotConstruct, RunFailed
+from capbench.errors import CannotConstruct, RunFailed, RunInterrupted
+from capbench.interrupts import deferred
 from capbench.measurement import Measurement, Progress
 from capbench.presets import CONSTRUCTION
 from capbench.registry import Registry
@@ -23,16 +24,25 @@ from capbench.theory import bracket, refuse_broken
 
 def execute(request: Request, registry: Registry, store: Store, progress: Progress) -> Result:
     """Carries out a request: searches, stores every trial as it ends, and returns the result document."""
-    started = time.perf_counter()
-    run = Measurement(request, request.check(), registry, store, progress, resolve_device(request.device))
+    started, protocol, device = time.perf_counter(), request.check(), resolve_device(request.device)
+    with deferred() as interrupt:
+        run = Measurement(request, protocol, registry, store, progress, device, interrupt)
+        try:
+            return _carry_out(run, started)
+        except KeyboardInterrupt:
+            raise RunInterrupted(
+                f"interrupted: {run.n_trained} newly trained trials are stored; "
+                f"the same command goes on from there: {command(request)}"
+            ) from None
+
+
+def _carry_out(run: Measurement, started: float) -> Result:
     measure(run)
     if len(run.failed()) == len(run.trials):
-        raise RunFailed(
-            f"all {len(run.trials)} trials failed; the first: {(run.trials[0].error or '').strip().splitlines()[-1]}"
-        )
+        raise RunFailed(f"all {len(run.trials)} trials failed; the first: {run.trials[0].reason}")
     constructed = _constructed(run)
     result = document(run, constructed, time.perf_counter() - started)
-    store.add_run(result)
+    run.store.add_run(result)
     refuse_broken(result.bounds)
     return result
 
@@ -55,12 +65,12 @@ def _constructed(run: Measurement) -> Measurement | None:
         if not issubclass(provided.cls, ConstructiveSolver):
             continue
         solver = configure(provided, run.request.preset.name, {})
-        request = replace(run.request, solver=solver, learning_rates=(), preset=CONSTRUCTION, seeds=None)
+        request = replace(run.request, solver=solver, learning_rates=(), preset=CONSTRUCTION, seeds=None, budget=None)
         try:
             protocol = request.check()
         except CannotConstruct:
             continue
-        side = Measurement(request, protocol, run.registry, run.store, run.progress, run.device)
+        side = Measurement(request, protocol, run.registry, run.store, run.progress, run.device, run.interrupt)
         measure(side)
         return side
     return None
@@ -84,7 +94,7 @@ def _plan(run: Measurement) -> SearchPlan:
         first_points=preset.first_points,
         first_seeds=preset.first_seeds,
         batch=preset.batch,
-        budget=preset.budget,
+        budget=run.protocol.budget or preset.budget,
     )
 
 

@@ -18,7 +18,7 @@ from capbench.cli.plugin_options import PluginOptions
     metavar="WHAT.FIELD=VALUE",
     help="Override a field: task.n_items=32, arch.n_heads=8.",
 )
-@click.option("--preset", default="standard", show_default=True, metavar="NAME", help="smoke, quick, standard or paper sizes.")
+@click.option("--preset", default="standard", show_default=True, metavar="NAME", help="smoke, standard or paper sizes.")
 @click.option(
     "--at", type=click.IntRange(min=1), metavar="LOAD", help="Evaluate at this load the bounds that depend on one."
 )

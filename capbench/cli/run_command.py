@@ -21,7 +21,7 @@ SET_HELP = (
 @click.option("--set", "sets", multiple=True, metavar="WHAT.FIELD=VALUE", help=SET_HELP)
 @click.option("--params", metavar="COUNT", help="Choose the free width so that there are this many parameters: 10k.")
 @click.option("--match", metavar="ARCH", help="The same, with the count of another architecture at its defaults.")
-@click.option("--preset", default="standard", show_default=True, metavar="NAME", help="smoke, quick, standard or paper.")
+@click.option("--preset", default="standard", show_default=True, metavar="NAME", help="smoke, quick, standard, paper.")
 @click.option("--at", type=click.IntRange(min=1), metavar="LOAD", help="Only this load: how often is it held?")
 @click.option(
     "--minimize", metavar="PARAM", help="The least value of an architecture's field that holds the load --at."

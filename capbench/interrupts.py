@@ -1,0 +1,46 @@
+"""Interrupts: the first Ctrl-C asks a run to end after its current step, the second ends it at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+NOTICE = b"\nending after the current step; once more ends at once\n"
+
+
+class Interrupt:
+    """Whether the user, or the system, has asked for an end."""
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def check(self) -> None:
+        """Raises KeyboardInterrupt if an end was asked for; called where nothing is half done."""
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def ask(self, _signal: int, _frame: FrameType | None) -> None:
+        """The signal handler."""
+        if self._asked:
+            raise KeyboardInterrupt
+        self._asked = True
+        os.write(2, NOTICE)  # not print: the signal may have come in the middle of one
+
+
+@contextmanager
+def deferred() -> Iterator[Interrupt]:
+    """A scope in which SIGINT and SIGTERM wait for the next check. In other threads than the main one: nothing."""
+    interrupt = Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt
+        return
+    former = {number: signal.signal(number, interrupt.ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupt
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

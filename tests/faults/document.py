@@ -1,0 +1,56 @@
+"""docs/reliability.md, from the counts of a full run of the fault suite."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sqlite3
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+TEXT = """\
+# Reliability
+
+Written by `make faults` ({date}); every figure below was counted in that run.
+
+Machine: {machine}; Python {python}, torch {torch}, SQLite {sqlite}, capbench {capbench}.
+
+| what was done | what was found |
+|---|---|
+{rows}
+
+What it rests on:
+
+- A trial is one row, committed when it ends (SQLite, write-ahead log, `synchronous=FULL`). A killed process loses the
+  trials it was training, none that had ended; the same command goes on from there.
+- Processes on one store claim the trials they train. A claim ends with its trial, with its process, or after two
+  minutes without a sign of life.
+- An older store is copied, then upgraded in place; a newer one is refused. A torn one is named in one line;
+  `capbench doctor --repair` sets it aside whole and copies every readable row into a new store.
+- Ctrl-C ends after the current step, with everything stored and the command to go on; a second one ends at once.
+- A plugin that raises, hangs (`--trial-timeout`), runs out of memory, returns wrong shapes, types or numbers that are
+  not finite, or changes what it was lent, costs the trials at fault. They are recorded with a traceback, left out of
+  the summary and counted in it, and tried again by the next run.
+- A hang inside a single call of C code is noticed only when that call returns.
+- Result documents are read with limits on size, depth and count, strictly by type, each key once, finite numbers only.
+"""
+
+
+def write_document(rows: Mapping[str, str], path: Path) -> None:
+    """Fills in the counts and the versions."""
+    import torch
+
+    import capbench
+
+    path.parent.mkdir(exist_ok=True)
+    text = TEXT.format(
+        date=datetime.now(UTC).date(),
+        machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        python=platform.python_version(),
+        torch=torch.__version__,
+        sqlite=sqlite3.sqlite_version,
+        capbench=capbench.__version__,
+        rows="\n".join(f"| {what} | {found} |" for what, found in rows.items()),
+    )
+    path.write_text(text, encoding="utf-8")
