@@ -96,15 +96,15 @@ def test_a_run_killed_at_any_moment_loses_nothing_and_resumes_to_the_same_number
         shortest = min(shortest, done.seconds) if kills[-1] == 0 else shortest
         kills.append(0)
     assert n_lost == 0
-    _report(tally, len(undisturbed.document["trials"]), bool(again), kills, n_committed)
+    _report(tally, len(undisturbed.document["trials"]), bool(again), kills, n_committed, n_lost)
 
 
-def _report(tally, n_trials: int, is_repeated: bool, kills: list[int], n_committed: int) -> None:
+def _report(tally, n_trials: int, is_repeated: bool, kills: list[int], n_committed: int, n_lost: int) -> None:
     if is_repeated:
         tally.add("the same run twice over, fresh stores", f"{n_trials} trials, all metrics identical")
     tally.add(
         "SIGKILL at random moments of `capbench run --preset smoke`",
-        f"{sum(kills)} kills, {n_committed} trials committed by the killed processes, 0 lost; every store whole",
+        f"{sum(kills)} kills, {n_committed} trials committed by the killed processes, {n_lost} lost; every store whole",
     )
     killed = [n for n in kills if n]
     tally.add(
