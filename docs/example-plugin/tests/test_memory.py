@@ -1,6 +1,7 @@
 """Both plugins keep capbench's contract, and the task asks what it says."""
 
 import torch
+
 from capbench.testing import Conformance
 from capbench_memory.hopfield import Hopfield
 from capbench_memory.profiles import Profiles
