@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
@@ -87,7 +88,7 @@ def _place(row: MissingRecord) -> Place:
 def _write(path: Path, document: object) -> None:
     """Writes the file whole or not at all, so that a reader never meets half of it."""
     text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    part = path.with_suffix(".part")
+    part = path.with_suffix(f".{os.getpid()}.part")  # shards may write to the same folder
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text, encoding="utf-8")

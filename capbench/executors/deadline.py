@@ -10,12 +10,15 @@ from types import FrameType
 
 from capbench.errors import TrialTimedOut
 
+TICKS = 20
+"""The time is counted in so many parts: a process that was stopped for an hour has missed one tick, not an hour."""
+
 
 class Deadline:
     """An alarm that goes off when nothing has moved for a number of seconds.
 
-    It uses the SIGALRM of the main thread, so it is absent on Windows and in other threads, and a hang
-    inside a single call of C code is noticed only when that call returns.
+    It uses the SIGALRM of the main thread, so it is absent on Windows and in other threads. A single call
+    of C code, however long, counts as one tick when it returns: one that never returns is not noticed.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -23,12 +26,7 @@ class Deadline:
         is_main = threading.current_thread() is threading.main_thread()
         self._can_ring = seconds > 0 and is_main and hasattr(signal, "setitimer")
         self._is_live = False
-
-    def restart(self) -> None:
-        """Something has moved: the time begins anew."""
-        if self._is_live:
-            # Again every second: a plugin's own `except Exception` may swallow the first alarm.
-            signal.setitimer(signal.ITIMER_REAL, self._seconds, 1.0)
+        self._ticks = 0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -36,11 +34,11 @@ class Deadline:
         if not self._can_ring:
             yield
             return
-        former = signal.signal(signal.SIGALRM, self._ring)
+        former = signal.signal(signal.SIGALRM, self._tick)
         try:
             try:
-                self._is_live = True
-                self.restart()
+                self._ticks, self._is_live = 0, True
+                signal.setitimer(signal.ITIMER_REAL, self._seconds / TICKS, self._seconds / TICKS)
                 yield
             finally:
                 self._is_live = False
@@ -50,15 +48,17 @@ class Deadline:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """A scope whose time does not count: storing a trial is never cut short. The time begins anew after it."""
+        """A sign of progress: what stands in this scope is never cut short, and the time begins anew after it."""
         was_live, self._is_live = self._is_live, False
         try:
             yield
         finally:
-            self._is_live = was_live
-            self.restart()
+            self._ticks, self._is_live = 0, was_live
 
-    def _ring(self, _signal: int, _frame: FrameType | None) -> None:
+    def _tick(self, _signal: int, _frame: FrameType | None) -> None:
+        """Counts; rings at the last tick and at each one after it, should a plugin swallow the exception."""
         if not self._is_live:
             return
-        raise TrialTimedOut(f"no progress for {self._seconds:g} s; raise --trial-timeout if it is only slow")
+        self._ticks += 1
+        if self._ticks >= TICKS:
+            raise TrialTimedOut(f"no progress for {self._seconds:g} s; raise --trial-timeout if it is only slow")

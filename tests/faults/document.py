@@ -32,7 +32,7 @@ What it rests on:
 - A plugin that raises, hangs (`--trial-timeout`), runs out of memory, returns wrong shapes, types or numbers that are
   not finite, or changes what it was lent, costs the trials at fault. They are recorded with a traceback, left out of
   the summary and counted in it, and tried again by the next run.
-- A hang inside a single call of C code is noticed only when that call returns.
+- A call of C code that never returns is not noticed.
 - Result documents are read with limits on size, depth and count, strictly by type, each key once, finite numbers only.
 """
 

@@ -45,7 +45,7 @@ def run(home: Path, kill_after: float | None = None) -> Killed:
         if kill_after is not None:
             said = _read_for(pipe, kill_after)
             process.send_signal(signal.SIGKILL)
-        answer, _ = process.communicate(timeout=300)
+        answer, _ = process.communicate(timeout=3600)
         said += pipe.read() or b""
         while more := pipe.read():
             said += more
