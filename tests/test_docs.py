@@ -197,6 +197,7 @@ def test_the_method_page_quotes_the_constants_of_the_code() -> None:
         f"by {100 * verdicts.BETTER_BY:g} % of the threshold",
         f"within {100 * verdicts.NEARLY:g} % of the threshold",
         f"centred at {capacity.TYPICAL_SCALE:g}",
+        "({:g}, {:g} and {:g}, with prior weights {:g}, {:g} and {:g})".format(*capacity.LAPSES, *capacity.LAPSE_PRIOR),
         f"one grid of {capacity.STEPS_PER_OCTAVE} values an octave",
         f"up to {capacity.END_SEEDS} seeds must agree",
         f"more than {100 * summary.FULL:g} % are held",
