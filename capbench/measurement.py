@@ -115,7 +115,7 @@ class Measurement:
             self.store.renew_claims()
             self.interrupt.check()
 
-        self._train(_groups(work, stored), keep, tell)
+        self._train(self._groups(work, stored), keep, tell)
 
     def _train(self, groups: list[LaneGroup], keep: OnTrial, tell: OnProgress) -> None:
         """Trains what nobody else is at work on; then waits for the others, and takes on what they leave."""
@@ -184,11 +184,15 @@ class Measurement:
         """The trials that could not be run."""
         return [t for t in self.trials if t.status is TrialStatus.FAILED]
 
+    def _groups(self, work: list[Work], stored: Mapping[str, Trial]) -> list[LaneGroup]:
+        """Lane groups of what is not stored; work on the same pair goes together."""
+        missing = [(w.pair, spec) for w in work for spec in w.specs if w.pair.key(spec) not in stored]
+        asked = {(w.budget or spec.load, spec.seed) for w in work for spec in w.specs}
+        return group_trials(missing, self._n_ahead(asked))
 
-def _groups(work: list[Work], stored: Mapping[str, Trial]) -> list[LaneGroup]:
-    """Lane groups of what is not stored; work on the same pair goes together."""
-    missing: dict[Pair, list[TrialSpec]] = {}
-    for each in work:
-        specs = [spec for spec in each.specs if each.pair.key(spec) not in stored]
-        missing.setdefault(each.pair, []).extend(specs)
-    return [group for pair, specs in missing.items() for group in group_trials(pair, specs)]
+    def _n_ahead(self, asked: set[tuple[int, int]]) -> int:
+        """The most trials that later rounds may ask for; none where all are asked for at once."""
+        if self.protocol.mode not in ("capacity", "minimize"):
+            return 0
+        seen = {(trial.budget or trial.load, trial.seed) for trial in self.trials}
+        return max(0, (self.protocol.budget or 0) - len(seen | asked))

@@ -16,11 +16,11 @@ CompileMode = Literal["auto", "on", "off"]
 
 LANES_A_BLOCK = {"cpu": 32, "cuda": 256}
 """Lanes that a compiled step takes at once: on a CPU few, whose tensors stay in the cache."""
-FIRST_SECONDS, AGAIN_SECONDS = 30.0, 6.0
+FIRST_SECONDS, AGAIN_SECONDS = 15.0, 4.0
 """What compiling is taken to cost where the shape is new, and where the compiler finds its own work again."""
 EAGER_SPEED = 3e9
 """Bytes of a lane's peak memory that an eager step is taken to get through in a second."""
-SHARE_SAVED = 0.4
+SHARE_SAVED = 0.65
 """Share of the time that a compiled step is taken to save."""
 SHARE_TAKEN = 0.6
 """Share of all steps that a lane is taken to need before it ends."""
@@ -42,7 +42,7 @@ class Compiling:
         if self.mode == "auto":
             known = self.folder is not None and self._mark(group, block, device).exists()
             cost = AGAIN_SECONDS if known else FIRST_SECONDS
-            return block if _seconds(group, lane_bytes) * SHARE_SAVED > 2 * cost else None
+            return block if _seconds(group, lane_bytes) * SHARE_SAVED > cost else None
         return block if self.mode == "on" else None
 
     def prepare(self) -> None:
@@ -64,5 +64,5 @@ class Compiling:
 
 
 def _seconds(group: LaneGroup, lane_bytes: int) -> float:
-    """What the group is taken to need eagerly."""
-    return len(group.trials) * group.pair.training.steps * SHARE_TAKEN * lane_bytes / EAGER_SPEED
+    """What the group, and what may follow it in the same shape, is taken to need eagerly."""
+    return (len(group.trials) + group.n_ahead) * group.pair.training.steps * SHARE_TAKEN * lane_bytes / EAGER_SPEED

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from capbench.architecture import Architecture
 from capbench.protocols import Sampling
 from capbench.settings import Configured
-from capbench.signatures import Lookup
+from capbench.signatures import Lookup, Relation
 from capbench.solver import Solver
 from capbench.task import Criterion, Task
 
@@ -93,8 +93,11 @@ class Pair:
     def slots(self, trial: TrialSpec) -> int:
         """Room for facts, from the trial alone and never from its company, so that its sums stay the same.
 
-        The next power of two; or all combinations where the module can score their grid in one go.
+        The next power of two; or all combinations where the module can score their grid in one go. A relation has
+        the shape of its items whatever the load: all loads stack.
         """
+        if isinstance(self.task.plugin.signature, Relation):
+            return self.task.plugin.max_load
         room = 1 << (trial.load - 1).bit_length()
         if self.has_grid and room * GRID_PAYS >= self.n_combinations:
             return self.n_combinations
@@ -122,6 +125,8 @@ class LaneGroup:
     pair: Pair
     slots: int
     trials: tuple[TrialSpec, ...]
+    n_ahead: int = 0
+    """Further trials of the same shape that the run may still ask for."""
 
     @property
     def keys(self) -> set[str]:
@@ -131,15 +136,19 @@ class LaneGroup:
     def only(self, keys: Collection[str]) -> list[LaneGroup]:
         """The group with only the trials of these keys; no group where none is left."""
         trials = tuple(trial for trial in self.trials if self.pair.key(trial) in keys)
-        return [LaneGroup(self.pair, self.slots, trials)] if trials else []
+        return [self.part(trials)] if trials else []
+
+    def part(self, trials: tuple[TrialSpec, ...]) -> LaneGroup:
+        """The same group with other trials."""
+        return replace(self, trials=trials)
 
 
-def group_trials(pair: Pair, trials: list[TrialSpec]) -> list[LaneGroup]:
-    """Trials of equal shape together, in the order given."""
-    by_slots: dict[int, list[TrialSpec]] = {}
-    for trial in trials:
-        by_slots.setdefault(pair.slots(trial), []).append(trial)
-    return [LaneGroup(pair, slots, tuple(same)) for slots, same in by_slots.items()]
+def group_trials(work: Iterable[tuple[Pair, TrialSpec]], n_ahead: int = 0) -> list[LaneGroup]:
+    """Trials of equal shape together, in the order given; `n_ahead` more may follow, of any of the shapes."""
+    by_shape: dict[tuple[Pair, int], list[TrialSpec]] = {}
+    for pair, trial in work:
+        by_shape.setdefault((pair, pair.slots(trial)), []).append(trial)
+    return [LaneGroup(pair, slots, tuple(same), n_ahead // len(by_shape)) for (pair, slots), same in by_shape.items()]
 
 
 @contextmanager

@@ -172,7 +172,7 @@ def _open(group: LaneGroup, device: torch.device, compiling: Compiling) -> Group
         compiling.prepare()
     n_lanes = max(2, math.ceil(len(group.trials) / (block or 1)) * (block or 1))
     trials = tuple(group.trials[i % len(group.trials)] for i in range(n_lanes))
-    stack, examined = build_stack(LaneGroup(group.pair, group.slots, trials), device)
+    stack, examined = build_stack(group.part(trials), device)
     lanes = [
         Lane(trial, data, alive=i < len(group.trials))
         for i, (trial, data) in enumerate(zip(trials, examined, strict=True))

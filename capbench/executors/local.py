@@ -69,7 +69,7 @@ class LocalExecutor:
         """The group in parts that fit the device's memory, by estimate or by what has not fitted before."""
         size = self._most_lanes.get((group.pair.identity, group.slots)) or self._estimated(group)
         starts = range(0, len(group.trials), size)
-        return [LaneGroup(group.pair, group.slots, group.trials[start : start + size]) for start in starts]
+        return [group.part(group.trials[start : start + size]) for start in starts]
 
     def _estimated(self, group: LaneGroup) -> int:
         """How many lanes should fit."""
@@ -101,7 +101,7 @@ class LocalExecutor:
             return
         shorter = timeout * SHORTER if fault.is_timeout else timeout
         for half in (left[: len(left) // 2], left[len(left) // 2 :]):
-            smaller = LaneGroup(group.pair, group.slots, half)
+            smaller = group.part(half)
             for part in self._fitting(smaller) if fault.is_memory else [smaller]:
                 self._run_group(part, on_trial, on_progress, shorter, cost)
 

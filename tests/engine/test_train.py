@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from capbench import Architecture, Criterion, Relation
+from capbench import Architecture, Criterion, Relation, Task
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec, group_trials
 from capbench.engine.stack import LoopFallback
 from capbench.engine.train import train_group
@@ -21,6 +21,7 @@ from capbench.settings import Configured
 from capbench_plugins.adam import Adam
 from capbench_plugins.mha import Mha
 from capbench_tasks.rgr import Rgr
+from capbench_tasks.sequences import Sequences
 
 CPU = torch.device("cpu")
 SMALL = Rgr(n_items=24, d_item=8)
@@ -31,7 +32,7 @@ def configured(plugin: Plugin) -> Configured:
     return Configured(plugin, Provenance("test", "test", "0", "test"), "no hash")
 
 
-def make_pair(task: Rgr = SMALL, architecture: Architecture | None = None, steps: int = 300) -> Pair:
+def make_pair(task: Task = SMALL, architecture: Architecture | None = None, steps: int = 300) -> Pair:
     return Pair(
         configured(task), configured(architecture or Mha()), configured(Adam()), Training(task.criterion, steps)
     )
@@ -182,13 +183,20 @@ def test_a_criterion_that_must_come_down_is_met_from_above() -> None:
 
 
 def test_groups_hold_trials_of_one_shape() -> None:
-    pair = make_pair()
+    pair = make_pair(Sequences())
     trials = [TrialSpec(load, seed, 0.1) for load in (3, 4, 5, 8, 100) for seed in range(5)]
-    groups = group_trials(pair, trials)
+    groups = group_trials(((pair, trial) for trial in trials), n_ahead=30)
     assert sorted(trial.load for group in groups for trial in group.trials) == sorted(t.load for t in trials)
     assert {(group.slots, trial.load) for group in groups for trial in group.trials} == {
         (4, 3), (4, 4), (8, 5), (8, 8), (128, 100),
     }  # fmt: skip
+    assert [group.n_ahead for group in groups] == [10, 10, 10]  # what may follow is taken to be spread evenly
+
+
+def test_all_loads_of_a_relation_train_in_one_group() -> None:
+    pair = make_pair()
+    (group,) = group_trials((pair, TrialSpec(load, 0, 0.1)) for load in (3, 30, 270))
+    assert [trial.load for trial in group.trials] == [3, 30, 270]
 
 
 @pytest.mark.cuda

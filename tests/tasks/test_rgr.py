@@ -94,7 +94,7 @@ def train(pair: Pair, specs: list[TrialSpec]) -> list[tuple[TrialSpec, Trial, di
     def keep(trial: Trial, weights: dict[str, Tensor]) -> None:
         ended[trial.seed, trial.learning_rate] = (trial, weights)
 
-    for group in group_trials(pair, specs):
+    for group in group_trials((pair, spec) for spec in specs):
         train_group(group, torch.device("cpu"), keep, lambda step, alive: None)
     return [(spec, *ended[spec.seed, spec.learning_rate]) for spec in specs]
 
