@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from capbench.signatures import Signature
+    from capbench.task import Problem
 
 
 @dataclass(frozen=True)
@@ -54,3 +55,10 @@ class Architecture(Plugin):
     def heads(self, signature: Signature) -> Heads | None:
         """The shape of the attention heads, for the theorems that speak of them; None: not pure attention."""
         return None
+
+    def analyse(self, module: nn.Module, problem: Problem) -> dict[str, float]:
+        """What can be said of the inside of one of its trained models, on request; outside vmap.
+
+        Empty where there is nothing to say on this task.
+        """
+        return {}

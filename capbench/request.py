@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+from torch import nn
+
 from capbench.architecture import Architecture
 from capbench.engine.compiling import CompileMode
 from capbench.engine.devices import resolve_device
@@ -17,8 +20,8 @@ from capbench.presets import Preset
 from capbench.protocols import PROTOCOLS, TrainingProtocol
 from capbench.results import CriterionRecord, Protocol
 from capbench.settings import Configured
-from capbench.solver import ConstructiveSolver, Solver
-from capbench.task import Task
+from capbench.solver import ConstructiveSolver, GradientSolver, Solver
+from capbench.task import Problem, Task
 
 WIDEST_BUDGET = 64
 """--minimize looks no further than this multiple of the parameter's present value."""
@@ -71,8 +74,10 @@ def make_protocol(request: Request) -> Protocol:
     """Defaults filled in, limits checked."""
     task, preset, criterion = request.task.plugin, request.preset, request.task.plugin.criterion
     mode, limits, at = _mode(request)
-    if request.analyse and type(task).analyse is Task.analyse:
-        raise BadSetting(f"{task.name} has no analysis of trained models; leave --analyse out")
+    if request.analyse:
+        _check_analysis(task, request.architecture.plugin)
+    if isinstance(request.solver.plugin, GradientSolver):
+        _check_start(request.solver.plugin, task, request.architecture.plugin)
     return Protocol(
         name=request.protocol.name,
         preset=preset.name,
@@ -90,6 +95,28 @@ def make_protocol(request: Request) -> Protocol:
         unit=limits[0] if request.minimize else 1,
         analyses=request.analyse,
     )
+
+
+def _check_analysis(task: Task, architecture: Architecture) -> None:
+    """Refuses to analyse where neither the task nor the architecture has anything to say of a model."""
+    if type(task).analyse is Task.analyse and not architecture.analyse(*_smallest(task, architecture)):
+        raise BadSetting(
+            f"{task.name} has no analysis of trained models, nor has {architecture.name} on it; leave --analyse out"
+        )
+
+
+def _check_start(solver: GradientSolver, task: Task, architecture: Architecture) -> None:
+    """Lets a solver that starts at weights of its own say that it does not know the pair."""
+    if type(solver).start is not GradientSolver.start:
+        module, problem = _smallest(task, architecture)
+        solver.start(task, architecture, module, problem, 1, torch.Generator().manual_seed(0))
+
+
+def _smallest(task: Task, architecture: Architecture) -> tuple[nn.Module, Problem]:
+    """A fresh model and a problem of one fact, to try plugins on."""
+    with seeded(0):
+        module = architecture.build(task.signature)
+    return module, task.problem(1, 1, torch.Generator().manual_seed(0))
 
 
 def _steps(request: Request) -> int:

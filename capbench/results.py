@@ -72,7 +72,7 @@ class Protocol(Record):
     limits: tuple[int, int] = Field(description="first and last value of the axis searched")
     unit: Positive = Field(1, description="the axis has only multiples of this")
     confidence: float = Field(0.95, gt=0, lt=1)
-    analyses: bool = Field(False, description="whether each trained model was analysed by its task")
+    analyses: bool = Field(False, description="whether each model was analysed by its task and architecture")
     varies: str = Field("data and initial weights", description="what differs between seeds")
 
 

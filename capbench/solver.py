@@ -28,6 +28,22 @@ class GradientSolver(Solver):
     the module looks like. A lane must never see another lane's values.
     """
 
+    def start(
+        self,
+        task: Task,
+        architecture: Architecture,
+        module: nn.Module,
+        problem: Problem,
+        load: int,
+        generator: Generator,
+    ) -> dict[str, Tensor]:
+        """Where training of one model starts: weights by parameter name; those not named stay as `module` has them.
+
+        Outside vmap, on the CPU, from `generator` alone, which has a seed of the trial's own. Raises CannotConstruct
+        for a pair or sizes that it does not know.
+        """
+        return {}
+
     @abstractmethod
     def init(self, weights: Tensor) -> dict[str, Tensor]:
         """The optimiser's state for (lanes, n_parameters) weights, each tensor with a leading axis of lanes."""

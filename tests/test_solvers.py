@@ -125,10 +125,19 @@ def test_the_assumptions_of_the_theorem_are_in_the_result(capbench) -> None:
     assert all(trial["data"] for trial in result["trials"])
 
 
-def test_analysis_is_refused_where_a_task_has_none(capbench) -> None:
+def test_analysis_is_refused_where_neither_task_nor_architecture_has_one(capbench) -> None:
     got = capbench("run", *SMOKE, "--task", "rgr", "--arch", "mha", "--analyse")
     assert (got.code, got.err.count("\n")) == (2, 1)
-    assert "rgr has no analysis of trained models" in got.err
+    assert "rgr has no analysis of trained models, nor has mha on it" in got.err
+
+
+def test_an_architecture_tells_of_its_inside_on_request(capbench) -> None:
+    words = ("--task", "sequences", "--arch", "mha", "--at", "9", "--seeds", "1")
+    trained = document(capbench, *words, "--lr", "0.05", "--analyse")
+    assert 0 <= trained["data"]["saturation_share"] <= 1
+    assert trained["data"]["query_kruskal_share"] == 1
+    written = document(capbench, *words, "--solver", "construct", "--analyse")
+    assert written["data"]["saturation_share"] > trained["data"]["saturation_share"]  # saturated on purpose
 
 
 def test_a_model_that_holds_all_it_was_asked_for_was_not_overloaded(capbench) -> None:

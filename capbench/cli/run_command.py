@@ -27,7 +27,11 @@ SET_HELP = (
     "--minimize", metavar="PARAM", help="The least value of an architecture's field that holds the load --at."
 )
 @click.option("--overload", is_flag=True, help="Facts held when asked for more than fit: --at LOAD, or all there are.")
-@click.option("--analyse", is_flag=True, help="Let the task analyse each trained model (triples: tensor ranks).")
+@click.option(
+    "--analyse",
+    is_flag=True,
+    help="Analyse each model at its end (triples: tensor ranks; mha on sequences: saturation).",
+)
 @click.option("--protocol", default="capbench", show_default=True, metavar="NAME", help="Or dana2025, mahdavi2024.")
 @click.option("--seeds", type=click.IntRange(min=1), metavar="N", help="Most seeds at any one load.")
 @click.option(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import nn
 
@@ -144,6 +146,27 @@ def grid_equals_forward(subject: Subject) -> str:
     return f"on {', '.join(pair.task.plugin.name for pair in grids)}"
 
 
+def analyses_in_numbers(subject: Subject) -> str:
+    """analyse says what it says of a model in finite numbers, by name."""
+    told = {}
+    for pair in subject.pairs():
+        problem = small_problem(pair.task.plugin)
+        with torch.no_grad():
+            told[pair.task.plugin.name] = found = pair.architecture.plugin.analyse(
+                build(pair.architecture.plugin, pair.task.plugin.signature), problem
+            )
+        for name, value in found.items():
+            if not isinstance(value, float | int) or not math.isfinite(value):
+                raise Violation(
+                    f"finite numbers from analyse on {pair.task.plugin.name}",
+                    f"{name}: {value!r}",
+                    "return {name: float(value)}; look at the facts whose mask is above 0 only",
+                )
+    if not any(told.values()):
+        raise DoesNotApply("it has nothing to say under --analyse, which is optional")
+    return f"on {', '.join(task for task, found in told.items() if found)}"
+
+
 def independent_of_company(subject: Subject) -> None:
     """A model trains to the same bits alone and beside others."""
     unaffected_by_company(subject.pairs())
@@ -159,6 +182,7 @@ CHECKS: tuple[Check[Subject], ...] = (
     batches_by_vmap,
     keeps_to_the_device,
     grid_equals_forward,
+    analyses_in_numbers,
     independent_of_company,
     compiles,
 )

@@ -14,7 +14,7 @@ from capbench.architecture import Architecture
 from capbench.conformance.outcome import DoesNotApply
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec, seeded
 from capbench.engine.stack import Stack, build_stack
-from capbench.errors import UnsupportedSignature
+from capbench.errors import CannotConstruct, UnsupportedSignature
 from capbench.plugin import Plugin
 from capbench.registry import HOOKS, OWN_DISTRIBUTION, Provided, Registry
 from capbench.settings import Configured, configure
@@ -77,12 +77,12 @@ class Subject:
 
     @cached_property
     def fitting(self) -> list[Pair]:
-        """Pairs of task and architecture that can be built."""
+        """Pairs of task and architecture that can be built, and that the solver knows a start for."""
         return [
             Pair(task, architecture, self.solver, Training(task.plugin.criterion, STEPS, stops_early=False))
             for task in self.tasks
             for architecture in self.architectures
-            if _fits(task.plugin, architecture.plugin)
+            if _fits(task.plugin, architecture.plugin) and _starts(self.solver.plugin, task.plugin, architecture.plugin)
         ]
 
     @cached_property
@@ -150,6 +150,19 @@ def _fits(task: Task, architecture: Architecture) -> bool:
     except UnsupportedSignature:
         return False
     except Exception:  # noqa: BLE001 - the plugin border; the checks of building and of problems tell what is wrong
+        return False
+    return True
+
+
+def _starts(solver: Solver, task: Task, architecture: Architecture) -> bool:
+    """Whether training can start: all but solvers that start from a construction always can."""
+    assert isinstance(solver, GradientSolver)
+    if type(solver).start is GradientSolver.start:
+        return True
+    module, problem = build(architecture, task.signature), small_problem(task)
+    try:
+        solver.start(task, architecture, module, problem, min(LOAD, task.max_load), torch.Generator().manual_seed(0))
+    except CannotConstruct:
         return False
     return True
 

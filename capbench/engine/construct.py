@@ -8,6 +8,7 @@ import torch
 from torch.func import functional_call
 from torch.utils._pytree import tree_map
 
+from capbench.engine.analysis import analyse
 from capbench.engine.cost import Cost
 from capbench.engine.lanes import LaneGroup, Pair, TrialSpec
 from capbench.engine.precision import kept_as
@@ -49,4 +50,6 @@ def _construct(pair: Pair, trial: TrialSpec, slots: int, device: torch.device) -
     meets = value >= criterion.threshold if criterion.at_least else value <= criterion.threshold
     status = TrialStatus.HELD if meets else TrialStatus.NOT_HELD
     scores = {name: score for name, score in metrics.items() if math.isfinite(score)}
-    return finished(pair, trial, status, 0, scores, task.examine(drawn)), weights
+    tensors = {**dict(module.named_buffers()), **weights}
+    found = analyse(pair, module, tensors, problem) if pair.training.analyses else {}
+    return finished(pair, trial, status, 0, scores, {**task.examine(drawn), **found}), weights

@@ -47,6 +47,17 @@ def checked_module(module: nn.Module, name: str) -> nn.Module:
     return module
 
 
+def checked_start(weights: dict[str, Tensor], module: nn.Module, name: str) -> dict[str, Tensor]:
+    """A solver's starting weights, if they are finite and fit parameters of the module."""
+    shapes = {part: tuple(parameter.shape) for part, parameter in module.named_parameters()}
+    for part, tensor in weights.items():
+        if tuple(tensor.shape) != shapes.get(part) or not bool(torch.isfinite(tensor).all()):
+            raise PluginMisbehaved(
+                f"{name}.start must return finite weights in the shapes of {shapes}, got {part}: {_described(tensor)}"
+            )
+    return weights
+
+
 def checked_outputs(outputs: Tensor, signature: Signature, problem: Problem, weights: Mapping[str, Tensor]) -> Tensor:
     """A module's outputs, if they have the shape that the signature asks for and the type of the weights."""
     if not isinstance(outputs, Tensor):

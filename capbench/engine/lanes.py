@@ -34,7 +34,7 @@ class Training:
     stops_early: bool = True
     """Whether a lane ends when it meets the criterion or stands still; False: it takes every step."""
     analyses: bool = False
-    """Whether the task analyses each trained model at its end."""
+    """Whether task and architecture analyse each model at its end."""
     sampling: Sampling | None = None
     """How batches are drawn; None: every step sees every fact."""
 

@@ -18,12 +18,14 @@ from capbench.engine.guard import (
     checked_module,
     checked_outputs,
     checked_problem,
+    checked_start,
     is_out_of_memory,
     untouched,
 )
 from capbench.engine.lanes import LaneGroup, Pair, TrialSpec, seeded
 from capbench.engine.precision import kept_as
 from capbench.signatures import Lookup
+from capbench.solver import GradientSolver
 from capbench.task import Problem
 
 Named = dict[str, Tensor]
@@ -101,6 +103,20 @@ def make_module(pair: Pair, trial: TrialSpec) -> nn.Module:
         return checked_module(pair.architecture.plugin.build(pair.task.plugin.signature), pair.architecture.plugin.name)
 
 
+def make_start(pair: Pair, trial: TrialSpec, problem: Problem) -> nn.Module:
+    """A trial's model as its training starts: freshly initialised, or at weights that the solver knows."""
+    module, solver = make_module(pair, trial), pair.solver.plugin
+    assert isinstance(solver, GradientSolver)
+    if type(solver).start is GradientSolver.start:
+        return module
+    module = module.to(dtype=kept_as(pair.training.dtype))
+    drawn: Problem = tree_map(placed(pair, torch.device("cpu")), problem)
+    generator = torch.Generator().manual_seed(pair.init_seed(trial))
+    found = solver.start(pair.task.plugin, pair.architecture.plugin, module, drawn, trial.load, generator)
+    module.load_state_dict(checked_start(found, module, solver.name), strict=False)
+    return module
+
+
 def placed(pair: Pair, device: torch.device) -> Callable[[Tensor], Tensor]:
     """Moves a tensor to the device, floating-point ones in the trial's precision."""
     dtype = kept_as(pair.training.dtype)
@@ -114,7 +130,8 @@ def build_stack(group: LaneGroup, device: torch.device) -> tuple[Stack, list[dic
     examined = {seed: group.pair.task.plugin.examine(problem) for seed, problem in drawn.items()}
     seeds = [group.pair.data_seed(trial) for trial in group.trials]
     problems = [drawn[seed] for seed in seeds]
-    modules = [make_module(group.pair, trial) for trial in group.trials]
+    made = {seed: make_start(group.pair, trial, drawn[group.pair.data_seed(trial)]) for seed, trial in _by_init(group)}
+    modules = [made[group.pair.init_seed(trial)] for trial in group.trials]
     layout = Layout.of(modules[0])
     held_fixed = [_fixed(module) for module in modules]
     stack = Stack(
@@ -131,6 +148,11 @@ def build_stack(group: LaneGroup, device: torch.device) -> tuple[Stack, list[dic
 def _by_data(group: LaneGroup) -> list[tuple[int, TrialSpec]]:
     """One trial for each data set: trials that differ in their learning rate alone share theirs."""
     return list({group.pair.data_seed(trial): trial for trial in group.trials}.items())
+
+
+def _by_init(group: LaneGroup) -> list[tuple[int, TrialSpec]]:
+    """One trial for each start: trials that differ in their learning rate alone share theirs."""
+    return list({group.pair.init_seed(trial): trial for trial in group.trials}.items())
 
 
 def _fixed(module: nn.Module) -> Named:
@@ -186,19 +208,6 @@ class Batched:
         """The metrics of each lane."""
         metrics: Named = self._map(self._metrics)(stack.layout.split(stack.weights), stack.fixed, stack.problem)  # type: ignore[assignment]
         return metrics
-
-    @torch.no_grad()
-    def analysis(self, stack: Stack, lane: int) -> dict[str, float]:
-        """What the task says of one lane's model: on a lookup task of its logits for every input."""
-        one = stack.kept(torch.tensor([lane], device=stack.weights.device))
-        weights, fixed, problem = tree_map(
-            lambda tensor: tensor[0], (one.layout.split(one.weights), one.fixed, one.problem)
-        )
-        inputs = problem.inputs
-        if isinstance(self._task.signature, Lookup):
-            inputs = (self._task.signature.grid().to(stack.weights.device),)
-        outputs = functional_call(stack.module, {**weights, **fixed}, inputs)
-        return self._task.analyse(outputs.cpu(), tree_map(lambda tensor: tensor.cpu(), problem))
 
     def _outputs(self, weights: Named, fixed: Named, problem: Problem) -> Tensor:
         prefix = "module." if isinstance(self._module, _GridModule) else ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from capbench.engine.analysis import analyse_lane
 from capbench.engine.batches import Batches
 from capbench.engine.compiling import Compiling
 from capbench.engine.cost import Cost
@@ -56,7 +57,7 @@ def _train(
         training.advance(cost)
         for look in training.look(cost):
             with cost.timed("verdicts"):
-                ended = list(_verdicts(group.pair, training.batched, look))
+                ended = list(_verdicts(group.pair, look))
             with cost.timed("store"):
                 for trial, weights in ended:
                     on_trial(trial, weights)
@@ -186,7 +187,7 @@ def _open(group: LaneGroup, device: torch.device, compiling: Compiling) -> Group
     return GroupTraining(live, batched, stepper, Looks(is_late=device.type == "cuda"), numbers)
 
 
-def _verdicts(pair: Pair, batched: Batched, look: Look) -> Iterator[tuple[Trial, dict[str, Tensor]]]:
+def _verdicts(pair: Pair, look: Look) -> Iterator[tuple[Trial, dict[str, Tensor]]]:
     """The trials that end at a look, with their weights. Updates the lanes."""
     rows = look.read().tolist()
     metrics, finite = dict(zip(look.names, rows, strict=False)), rows[-1]
@@ -198,6 +199,6 @@ def _verdicts(pair: Pair, batched: Batched, look: Look) -> Iterator[tuple[Trial,
             continue
         lane.alive = False
         own = {name: values[i] for name, values in metrics.items() if math.isfinite(values[i])}
-        found = batched.analysis(look.stack, i) if pair.training.analyses else {}
+        found = analyse_lane(pair, look.stack, i) if pair.training.analyses else {}
         weights = {name: w[i].clone() for name, w in named.items()}
         yield finished(pair, lane.trial, status, look.step, own, {**lane.data, **found}), weights

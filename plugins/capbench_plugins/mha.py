@@ -8,9 +8,12 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor, nn
 
-from capbench import Architecture, Heads, Lookup, Recall, Relation, Signature, hookimpl
+from capbench import Architecture, Heads, Lookup, Problem, Recall, Relation, Signature, hookimpl
 from capbench_plugins.attention import Maps, attend, attend_grid, gaussian
 from capbench_plugins.relations import Readout, RelationScores, RoutedScores, SoftmaxScores
+
+SATURATED = 0.99
+"""Attention to one vector counts as saturated above this [code]."""
 
 
 class Mha(Architecture):
@@ -58,6 +61,16 @@ class Mha(Architecture):
         d_model = signature.d_input if isinstance(signature, Recall) else self.d_model
         return Heads(self.n_heads, d_model, self.d_qk, self.d_vo)
 
+    def analyse(self, module: nn.Module, problem: Problem) -> dict[str, float]:
+        """On recall, the share of (example, head) pairs in which one vector of the context takes nearly all attention.
+
+        The threshold is that of the authors' code (Mahdavi et al. 2024, arXiv 2306.02010).
+        """
+        if not isinstance(module, RecallAttention):
+            return {}
+        largest = module.attention(*problem.inputs).amax(dim=-1)[:, problem.mask > 0]  # (heads, examples)
+        return {"saturation_share": float((largest > SATURATED).double().mean())}
+
 
 class AttentionHeads(nn.Module):
     """The weights of a layer of heads that answers in logits."""
@@ -83,6 +96,11 @@ class RecallAttention(AttentionHeads):
     def forward(self, contexts: Tensor, queries: Tensor) -> Tensor:
         """(slots or 1, n, d) contexts, (slots, d) queries -> (slots, n_classes) logits."""
         return attend(queries, contexts, *self.maps())
+
+    def attention(self, contexts: Tensor, queries: Tensor) -> Tensor:
+        """Each head's softmax(e W_Q W_Kᵀ Eᵀ / √d_qk), (heads, slots, n)."""
+        probes = queries @ self.W_Q @ self.W_K.mT / math.sqrt(self.W_Q.shape[-1])  # (heads, slots, d)
+        return (probes.unsqueeze(-2) @ contexts.mT).squeeze(-2).softmax(dim=-1)
 
 
 class TokenAttention(AttentionHeads):

@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 from torch.func import functional_call, stack_module_state, vmap
 
-from capbench import Architecture, Heads, Lookup, Recall, Relation, UnsupportedSignature
+from capbench import Architecture, Heads, Lookup, Problem, Recall, Relation, UnsupportedSignature
 from capbench_plugins.aot import Aot
 from capbench_plugins.attention import attend
 from capbench_plugins.bilinear import Bilinear
@@ -20,6 +20,7 @@ from capbench_plugins.mha import Mha
 from capbench_plugins.mlp import Mlp
 from capbench_plugins.transformer import Transformer
 from capbench_tasks.rgr import Rgr
+from capbench_tasks.sequences import Sequences
 
 PAIRS = Lookup(7, 2, 5)
 RANGED = Lookup(9, 2, 4, ((0, 6), (6, 9)))
@@ -356,3 +357,19 @@ def f1_of(architecture: Architecture, rate: float, steps: int = 1500) -> float:
         optimiser.step()
         decay.step()
     return task.metrics(module(*problem.inputs), problem)["f1"].item()
+
+
+def test_the_saturation_share_counts_heads_and_examples_whose_attention_has_one_target() -> None:
+    task, arch = Sequences(n_context=2, d_input=3, n_classes=2), Mha(n_heads=2, d_qk=1, d_vo=1)
+    module = arch.build(task.signature)
+    with torch.no_grad():
+        for weight in module.parameters():
+            weight.zero_()
+        module.W_Q[0, 0, 0], module.W_K[0, 0, 0] = 1.0, 1.0  # head 0: logits are the products of first coordinates
+    contexts = torch.tensor([[[9.0, 0, 0], [0, 0, 0]]]).expand(3, -1, -1)
+    queries = torch.tensor([[1.0, 0, 0], [0.5, 0, 0], [1.0, 0, 0]])  # weights 1 / (1 + e^-9) = .9999, .989, .9999
+    problem = Problem((contexts, queries), torch.zeros(3, dtype=torch.int64), torch.tensor([1.0, 1.0, 0.0]))
+    assert arch.analyse(module, problem) == {"saturation_share": 0.25}  # one of two examples in one of two heads
+    shared = problem._replace(inputs=(contexts[:1], queries))
+    assert arch.analyse(module, shared) == {"saturation_share": 0.25}
+    assert arch.analyse(Mha().build(Rgr().signature), problem) == {}

@@ -1,0 +1,55 @@
+"""Adam that starts where a theorem leads: at explicit weights instead of random ones."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Generator, Tensor, nn
+
+from capbench import Architecture, Problem, Solver, Task, hookimpl
+from capbench_plugins.adam import Adam
+from capbench_plugins.construct import Construct
+
+
+class Refine(Adam):
+    """Adam from the weights of `construct`: what training adds to a construction, and whether it stays there.
+
+    Where more facts are asked for than the construction is made for, it holds the first of them, and the others are
+    left to training.
+    """
+
+    name: ClassVar[str] = "refine"
+
+    noise: float = Field(
+        0.01, ge=0, le=10, description="share of a model's own random weights that is added to the constructed ones"
+    )
+
+    def start(
+        self,
+        task: Task,
+        architecture: Architecture,
+        module: nn.Module,
+        problem: Problem,
+        load: int,
+        generator: Generator,
+    ) -> dict[str, Tensor]:
+        """The constructed weights, shaken a little: what was written down as zero could not move otherwise."""
+        construct = Construct()
+        most = construct.reach(task, architecture)
+        if load > most:
+            problem, load = _first(problem, most), most
+        found = construct.find_weights(task, architecture, module, problem, load, generator)
+        drawn = dict(module.named_parameters())
+        return {name: weight + self.noise * drawn[name].detach() for name, weight in found.items()}
+
+
+def _first(problem: Problem, n_facts: int) -> Problem:
+    """The problem with only so many of its facts asked."""
+    return problem._replace(mask=problem.mask * (problem.mask.cumsum(0) <= n_facts))
+
+
+@hookimpl
+def capbench_solvers() -> list[type[Solver]]:
+    """Training that starts from a construction."""
+    return [Refine]
