@@ -36,6 +36,13 @@ class Lookup:
 
         return torch.cartesian_prod(*(torch.arange(*span) for span in self.spans)).view(-1, self.length)
 
+    def rows(self, tokens: Tensor) -> Tensor:
+        """The row of `grid` in which each of (…, length) inputs stands."""
+        row = tokens[..., 0] - self.spans[0][0]
+        for (start, stop), token in zip(self.spans[1:], tokens.unbind(-1)[1:], strict=True):
+            row = row * (stop - start) + token - start
+        return row
+
 
 @dataclass(frozen=True)
 class Recall:

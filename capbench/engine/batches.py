@@ -1,44 +1,68 @@
-"""Batches: a training step that sees some facts is a step whose mask counts how often each was drawn."""
+"""Batches: a training step that sees some of the facts, drawn from each trial's own generator."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from capbench.engine.lanes import Pair, TrialSpec
 from capbench.protocols import Sampling
+from capbench.task import Problem
 
 
 class Batches:
-    """The batches of every lane, each drawn from its own trial's generator, epoch after epoch."""
+    """The batches of every lane, each drawn from its own trial's generator, epoch after epoch.
 
-    def __init__(self, sampling: Sampling, pair: Pair, trials: Sequence[TrialSpec], mask: Tensor) -> None:
+    A batch is the problem with only the drawn facts, as often as they were drawn. Where facts have no slots of their
+    own, or few more than a batch, it is the whole problem with a mask that counts the draws.
+    """
+
+    def __init__(self, sampling: Sampling, pair: Pair, trials: Sequence[TrialSpec], problem: Problem) -> None:
         self._sampling = sampling
-        self._mask = mask
+        self._problem = problem
         self._lanes = [
-            _Lane(sampling, pair.batch_seed(t), row.flatten().cpu()) for t, row in zip(trials, mask, strict=True)
+            _Lane(sampling, pair.batch_seed(t), row.flatten().cpu())
+            for t, row in zip(trials, problem.mask, strict=True)
         ]
 
-    def masks(self, n_steps: int) -> Tensor:
-        """The masks of the next steps, (steps, lanes, *mask)."""
+    def problems(self, n_steps: int) -> Iterator[Problem]:
+        """What each of the next steps asks of the lanes."""
         drawn = torch.stack([lane.take(n_steps * self._sampling.batch) for lane in self._lanes])
         shape = (len(self._lanes), n_steps, self._sampling.batch)
-        index = drawn.view(shape).transpose(0, 1).to(self._mask.device)  # (steps, lanes, batch)
-        counts = torch.zeros(
-            n_steps, len(self._lanes), self._mask[0].numel(), dtype=self._mask.dtype, device=self._mask.device
-        )
-        counts.scatter_add_(2, index, torch.ones_like(index, dtype=self._mask.dtype))
-        masks = counts.view(n_steps, *self._mask.shape)
-        # Facts drawn by weight carry it in their counts already; facts taken once each do not.
-        return masks if self._sampling.n_draws is not None else masks * self._mask
+        index = drawn.view(shape).transpose(0, 1).to(self._problem.mask.device)  # (steps, lanes, batch)
+        yield from map(self._picked if self._picks() else self._counted, index)
 
-    def kept(self, lanes: list[int], mask: Tensor) -> Batches:
+    def kept(self, lanes: list[int], problem: Problem) -> Batches:
         """The batches of only the given lanes, going on where they were."""
         rest = object.__new__(Batches)
-        rest._sampling, rest._mask, rest._lanes = self._sampling, mask, [self._lanes[i] for i in lanes]
+        rest._sampling, rest._problem, rest._lanes = self._sampling, problem, [self._lanes[i] for i in lanes]
         return rest
+
+    def _picks(self) -> bool:
+        """Whether every fact has a slot of its own, and a batch is smaller than all of them."""
+        mask, slots = self._problem.mask, self._problem.mask.shape[1]
+        has_slots = mask.dim() == 2 and self._problem.targets.shape[1] == slots
+        return (
+            has_slots and self._sampling.batch < slots and all(x.shape[1] in (1, slots) for x in self._problem.inputs)
+        )
+
+    def _picked(self, drawn: Tensor) -> Problem:
+        """The drawn facts alone, (lanes, batch, …) each; what all facts share stays as it is."""
+        lanes, slots = torch.arange(len(drawn), device=drawn.device).unsqueeze(1), self._problem.mask.shape[1]
+        picked: Problem = tree_map(lambda x: x[lanes, drawn] if x.shape[1] == slots else x, self._problem)
+        # Facts drawn by weight are drawn as often as they weigh; facts taken once each still have their weight.
+        return picked if self._sampling.n_draws is None else picked._replace(mask=torch.ones_like(picked.mask))
+
+    def _counted(self, drawn: Tensor) -> Problem:
+        """The whole problem, its mask counting how often each fact was drawn."""
+        mask = self._problem.mask
+        counts = torch.zeros_like(mask).flatten(1)
+        counts.scatter_add_(1, drawn, torch.ones_like(drawn, dtype=mask.dtype))
+        counts = counts.view_as(mask)
+        return self._problem._replace(mask=counts * mask if self._sampling.n_draws is None else counts)
 
 
 class _Lane:

@@ -71,9 +71,9 @@ class Stack:
     problem: Problem
     learning_rate: Tensor
 
-    def asking(self, mask: Tensor) -> Stack:
-        """The stack with another mask over the same facts."""
-        return replace(self, problem=self.problem._replace(mask=mask))
+    def asking(self, problem: Problem) -> Stack:
+        """The stack with another problem in each lane."""
+        return replace(self, problem=problem)
 
     def snapshot(self) -> Stack:
         """The stack with weights that later steps do not change."""
@@ -166,7 +166,7 @@ class Batched:
 
     def __init__(self, pair: Pair, stack: Stack) -> None:
         self._task = pair.task.plugin
-        self._module = _GridModule(stack.module) if _fills_grid(pair, stack.problem) else stack.module
+        self._module = _called(pair, stack)
         self._layout = stack.layout
         self._map: Callable[..., Callable[..., object]] = vmap
         try:
@@ -224,6 +224,14 @@ class Batched:
         return checked_metrics(self._task.metrics(self._outputs(weights, fixed, problem), problem), self._task)
 
 
+def _called(pair: Pair, stack: Stack) -> nn.Module:
+    """The module as the lanes call it: by its fast path where that serves."""
+    signature = pair.task.plugin.signature
+    if isinstance(signature, Lookup) and _fills_grid(pair, stack.problem):
+        return _GridModule(stack.module, signature)
+    return stack.module
+
+
 def _fills_grid(pair: Pair, problem: Problem) -> bool:
     """Whether every lane asks for the whole grid of inputs, in the grid's order."""
     signature, tokens = pair.task.plugin.signature, problem.inputs[0]
@@ -233,16 +241,20 @@ def _fills_grid(pair: Pair, problem: Problem) -> bool:
 
 
 class _GridModule(nn.Module):
-    """A module called through its fast path: the tokens are known, so they are not looked at."""
+    """A module called through its fast path: the logits of the whole grid, of which a batch picks its rows."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, signature: Lookup) -> None:
         super().__init__()
         self.module = module
+        self._signature = signature
 
-    def forward(self, _: Tensor) -> Tensor:
-        """Logits of the whole grid."""
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(slots, length) tokens, all of the grid in its order or fewer -> (slots, n_classes) logits."""
         logits: Tensor = self.module.forward_grid()  # type: ignore[operator]
-        return logits
+        if len(tokens) == len(logits):
+            return logits
+        rows = self._signature.rows(tokens)
+        return logits.gather(0, rows.unsqueeze(1).expand(-1, logits.shape[1]))
 
 
 def _loop(function: Callable[..., object]) -> Callable[..., object]:

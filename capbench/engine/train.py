@@ -23,6 +23,7 @@ from capbench.engine.step import Step
 from capbench.engine.verdicts import Lane, finished, verdict
 from capbench.results import Trial
 from capbench.solver import GradientSolver
+from capbench.task import Problem
 
 CHECK_EVERY = 25
 """Steps between two looks at the metrics: the only moments at which the host asks the device for numbers."""
@@ -82,9 +83,9 @@ class Live:
         """Lanes still training."""
         return sum(lane.alive for lane in self.lanes)
 
-    def masks(self, n_steps: int) -> Iterable[Tensor]:
+    def problems(self, n_steps: int) -> Iterable[Problem]:
         """What each of the next steps asks for: all facts, or a batch of them."""
-        return self.batches.masks(n_steps) if self.batches else [self.stack.problem.mask] * n_steps
+        return self.batches.problems(n_steps) if self.batches else [self.stack.problem] * n_steps
 
     def compact(self, multiple: int) -> None:
         """Drops finished lanes once they are a good share; keeps a multiple of a number of lanes, two at least."""
@@ -98,7 +99,7 @@ class Live:
         self.lanes = [self.lanes[i] for i in keep]
         self.stack = self.stack.kept(index)
         self.state = {name: tensor[index] for name, tensor in self.state.items()}
-        self.batches = self.batches and self.batches.kept(keep, self.stack.problem.mask)
+        self.batches = self.batches and self.batches.kept(keep, self.stack.problem)
         self.tally.keep(index)
 
 
@@ -121,8 +122,8 @@ class GroupTraining:
         cost.lane_steps += lane_steps
         cost.compiled_lane_steps += lane_steps if self.stepper.is_compiled else 0
         with cost.timed("steps"):
-            for mask in self.live.masks(n_steps):
-                stack = self.live.stack.asking(mask)
+            for problem in self.live.problems(n_steps):
+                stack = self.live.stack.asking(problem)
                 if self.step >= len(self.numbers) - self.live.tally.n_batches:
                     self.live.tally.add(self.batched.metrics(stack))
                 self.stepper(stack, self.live.state, self.numbers[self.step])
@@ -169,8 +170,6 @@ def _open(group: LaneGroup, device: torch.device, compiling: Compiling) -> Group
     solver, steps = group.pair.solver.plugin, group.pair.training.steps
     assert isinstance(solver, GradientSolver)
     block = compiling.block(group, memory_need(group.pair, group.slots).a_lane, device)
-    if block:
-        compiling.prepare()
     n_lanes = max(2, math.ceil(len(group.trials) / (block or 1)) * (block or 1))
     trials = tuple(group.trials[i % len(group.trials)] for i in range(n_lanes))
     stack, examined = build_stack(group.part(trials), device)
@@ -179,7 +178,7 @@ def _open(group: LaneGroup, device: torch.device, compiling: Compiling) -> Group
         for i, (trial, data) in enumerate(zip(trials, examined, strict=True))
     ]
     sampling = group.pair.training.sampling
-    batches = Batches(sampling, group.pair, trials, stack.problem.mask) if sampling else None
+    batches = Batches(sampling, group.pair, trials, stack.problem) if sampling else None
     live = Live(lanes, stack, solver.init(stack.weights), batches, Tally(sampling.scored_batches if sampling else 0))
     batched = Batched(group.pair, stack)
     stepper = Step(batched, solver, steps, block if batched.is_batched else None)

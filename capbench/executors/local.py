@@ -53,6 +53,7 @@ class LocalExecutor:
         self._timeout = trial_timeout
         self._waited = 0.0
         self._most_lanes: dict[tuple[str, int], int] = {}
+        compiling.prepare()  # before torch's compiler is imported, by whatever: it then settles where it keeps its work
         if device.type == "cpu":
             keep_memory()
             use_fitting_threads()

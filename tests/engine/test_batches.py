@@ -1,30 +1,90 @@
-"""Batches: masks that count draws, the same for a trial in any company."""
+"""Batches: the drawn facts as often as they were drawn, the same for a trial in any company."""
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch.utils._pytree import tree_map
 
+from capbench import Problem, Task
 from capbench.engine.batches import Batches
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
-from capbench.engine.stack import make_problem
+from capbench.engine.stack import Batched, build_stack, make_problem
 from capbench.engine.train import train_group
 from capbench.protocols import Sampling
 from capbench.provenance import Provenance
 from capbench.settings import Configured
 from capbench_plugins.adam import Adam
 from capbench_plugins.aot import Aot
+from capbench_plugins.mha import Mha
 from capbench_tasks.bigrams import Bigrams
+from capbench_tasks.sequences import Sequences
+from capbench_tasks.triples import Triples
 
 
-def make_pair(sampling: Sampling, prior: str = "uniform") -> Pair:
+def make_pair(sampling: Sampling, prior: str = "uniform", architecture: Aot = Aot()) -> Pair:  # noqa: B008
     task = Bigrams(n_tokens=6, prior=prior)
-    plugins = (Configured(p, Provenance("t", "t", "0", "t"), "-") for p in (task, Aot(), Adam()))
+    plugins = (Configured(p, Provenance("t", "t", "0", "t"), "-") for p in (task, architecture, Adam()))
     return Pair(*plugins, Training(task.criterion, 40, stops_early=False, sampling=sampling))
 
 
+def stacked(pair: Pair, trials: list[TrialSpec]) -> Problem:
+    problems = [make_problem(pair, trial, 36) for trial in trials]
+    return tree_map(lambda *same: torch.stack(same), *problems)
+
+
 def masks_of(pair: Pair, trials: list[TrialSpec], n_steps: int) -> torch.Tensor:
-    mask = torch.stack([make_problem(pair, trial, 36).mask for trial in trials])
-    return Batches(pair.training.sampling, pair, trials, mask).masks(n_steps)
+    """How much each of the 36 facts counts in each step, (steps, lanes, 36)."""
+    batches = Batches(pair.training.sampling, pair, trials, stacked(pair, trials))
+    rows = pair.task.plugin.signature.rows
+    return torch.stack([
+        torch.zeros(len(trials), 36).scatter_add_(1, rows(p.inputs[0]), p.mask) for p in batches.problems(n_steps)
+    ])  # fmt: skip
+
+
+def test_a_batch_smaller_than_the_facts_is_those_facts_alone() -> None:
+    for batch, slots in ((8, 8), (35, 35), (36, 36), (64, 36)):
+        pair, trials = make_pair(Sampling(batch=batch, n_draws=64)), [TrialSpec(20, 0, 0.01), TrialSpec(20, 1, 0.01)]
+        (problem,) = Batches(pair.training.sampling, pair, trials, stacked(pair, trials)).problems(1)
+        assert [tuple(t.shape) for t in (*problem.inputs, problem.targets, problem.mask)] == [
+            (2, slots, 2), (2, slots), (2, slots),
+        ]  # fmt: skip
+        assert (problem.mask.sum(dim=1) == batch).all()
+
+
+@pytest.mark.parametrize("architecture", [Aot(), Aot(n_layers=2)], ids=["by its grid", "fact by fact"])
+@pytest.mark.parametrize("n_draws", [64, None])
+def test_the_facts_alone_give_the_gradient_that_a_mask_of_counts_gives(architecture: Aot, n_draws: int | None) -> None:
+    pair = make_pair(Sampling(batch=8, n_draws=n_draws), prior="power", architecture=architecture)
+    trials = (TrialSpec(20, 0, 0.01), TrialSpec(20, 1, 0.01))
+    stack, _ = build_stack(LaneGroup(pair, 36, trials), torch.device("cpu"))
+    batched = Batched(pair, stack)
+    weights = stack.weights.requires_grad_()
+    gradients = []
+    for pick in (Batches._picked, Batches._counted):
+        batches = Batches(pair.training.sampling, pair, trials, stack.problem)
+        index = torch.stack([lane.take(8) for lane in batches._lanes])
+        loss = batched.summed_loss(weights, stack.fixed, pick(batches, index))
+        gradients.append(torch.autograd.grad(loss, weights)[0])
+    assert gradients[0].abs().max() > 1e-3
+    assert torch.allclose(*gradients, atol=1e-6)
+
+
+@pytest.mark.parametrize("task", [Bigrams(n_tokens=5), Triples(n_keys=3, n_queries=4)])
+def test_the_grid_knows_the_row_of_every_input(task: Task) -> None:
+    grid = task.signature.grid()
+    order = torch.randperm(len(grid), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(task.signature.rows(grid[order]), order)
+
+
+def test_what_all_examples_share_is_not_picked_from() -> None:
+    task = Sequences(shared_context=True)
+    plugins = (Configured(p, Provenance("t", "t", "0", "t"), "-") for p in (task, Mha(), Adam()))
+    pair = Pair(*plugins, Training(task.criterion, 40, sampling=Sampling(batch=4)))
+    drawn = tree_map(lambda tensor: tensor.unsqueeze(0), make_problem(pair, TrialSpec(30, 0, 0.01), 32))
+    (problem,) = Batches(pair.training.sampling, pair, [TrialSpec(30, 0, 0.01)], drawn).problems(1)
+    assert torch.equal(problem.inputs[0], drawn.inputs[0])
+    assert problem.inputs[1].shape[:2] == (1, 4)
 
 
 def test_a_mask_counts_a_batch_of_draws_among_the_facts() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,6 +91,25 @@ def test_long_work_is_worth_compiling_and_less_is_where_the_shape_is_known(tmp_p
     assert auto.block(group, int(0.3 * work / 1e5), cpu) == LANES_A_BLOCK["cpu"]
     assert Compiling("auto").block(group, int(0.3 * work / 1e5), cpu) is None
     assert Compiling("off", tmp_path).block(group, int(9 * work), cpu) is None
+
+
+WHERE_COMPILED = """
+import os, sys, torch
+from pathlib import Path
+from capbench.engine.compiling import Compiling
+from capbench.executors.local import LocalExecutor
+LocalExecutor(torch.device("cpu"), Compiling("auto", Path(sys.argv[1])))
+import torch._dynamo  # as a module on its own way may
+print(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+"""
+
+
+def test_what_is_compiled_is_kept_beside_the_store_unless_the_user_says_where(tmp_path: Path) -> None:
+    for said, kept in ({}, tmp_path / "kernels"), ({"TORCHINDUCTOR_CACHE_DIR": "/elsewhere"}, Path("/elsewhere")):
+        free = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+        run = [sys.executable, "-c", WHERE_COMPILED, str(tmp_path)]
+        done = subprocess.run(run, env={**free, **said}, capture_output=True, text=True, check=True)
+        assert Path(done.stdout.strip()) == kept
 
 
 def verdicts(mode: str):
