@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +20,7 @@ Size = Literal["smoke", "standard", "paper"]
 SIZES: tuple[Size, ...] = ("smoke", "standard", "paper")
 Words = Annotated[tuple[str, ...], Field(strict=False)]
 Numbers = Annotated[tuple[float, ...], Field(strict=False)]
+BRACES = "{}"
 Only = dict[str, JsonValue]
 """Values by field that a point must have; of a list, one of them."""
 Range = Annotated[tuple[float, float], Field(strict=False)]
@@ -111,6 +112,7 @@ class TrendClaim(OneSweep):
 
     kind: Literal["trend"]
     x: str
+    across: Words = Field((), description="values of x that stand for {} in y, where x is no field of the runs")
     expected: Literal["rises", "falls", "flat", "peaks inside", "dips inside"]
     within: float | None = Field(None, gt=0, description="what counts as flat")
 
@@ -120,9 +122,14 @@ class TrendClaim(OneSweep):
             raise ValueError('`within` belongs to expected = "flat", which needs it: how much change counts as none')
         return self
 
+    @model_validator(mode="after")
+    def _values_stand_for_braces(self) -> TrendClaim:
+        _check_across(self.across, (self.y,))
+        return self
+
     def expressions(self) -> tuple[str, ...]:
         """Both axes."""
-        return (self.x, self.y)
+        return filled(self.y, self.across) if self.across else (self.x, self.y)
 
 
 class LargerClaim(OneSweep):
@@ -160,6 +167,7 @@ class FitClaim(Claim):
     sweeps: Words = Field(min_length=1)
     x: str
     y: str
+    per: str = Field("", description="y is its slope in this field, over the points that share x")
     only: Only = Field({}, description="only points with these values")
     form: str = Field(description="as capbench fit names it: proportional, linear, power, x log x")
     parameter: str = Field(description="of the form; or r_squared")
@@ -207,6 +215,8 @@ class Figure(Declared):
     kind: Literal["lines", "heat_map", "points"] = Field(description="points: with a fitted line")
     sweeps: Words = Field(min_length=1)
     x: str
+    across: Words = Field((), description="values of x that stand for {} in y, where x is no field of the runs")
+    per: str = Field("", description="on points: y is its slope in this field, over the points that share x")
     y: Words = Field(min_length=1, description="a quantity, or several, a line each; on a heat map the colour")
     series: str = Field("", description="a field that splits a sweep into lines; on a heat map the other axis")
     only: Only = Field({}, description="only points with these values")
@@ -229,8 +239,15 @@ class Figure(Declared):
             raise ValueError("a heat map takes one sweep and one y (the colour) over x and series, the field across")
         return self
 
+    @model_validator(mode="after")
+    def _values_stand_for_braces(self) -> Figure:
+        _check_across(self.across, self.y)
+        return self
+
     def expressions(self) -> tuple[str, ...]:
         """The quantities it draws."""
+        if self.across:
+            return tuple(words for y in self.y for words in filled(y, self.across))
         return (self.x, *self.y, *(f"bound.{each}" for each in self.bound))
 
 
@@ -279,6 +296,22 @@ class Recipe(Declared):
     def n_runs(self, size: Size = "standard") -> int:
         """Points of all its sweeps."""
         return sum(_n_points(sweep.at_size(size).grid) for sweep in self.sweeps)
+
+
+def filled(words: str, values: Sequence[str]) -> tuple[str, ...]:
+    """An expression with each of some values in place of its braces."""
+    return tuple(words.replace(BRACES, value) for value in values)
+
+
+def _check_across(across: Sequence[str], y: Sequence[str]) -> None:
+    """Refuses braces without values, values without braces, and values that are no numbers."""
+    if any((BRACES in words) != bool(across) for words in y):
+        raise ValueError("`across` lists the values that stand for {} in y; give both or neither")
+    for value in across:
+        try:
+            float(value)
+        except ValueError:
+            raise ValueError(f"`across` takes numbers as words, got {value!r}") from None
 
 
 def _n_points(grid: Mapping[str, tuple[JsonValue, ...]]) -> int:

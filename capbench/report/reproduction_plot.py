@@ -10,11 +10,11 @@ import vl_convert
 
 from capbench.errors import UserError
 from capbench.fit import predicted
-from capbench.measured import measured, selected, setting
-from capbench.recipe import Figure, TableClaim
+from capbench.measured import Measured, measured, selected, setting
+from capbench.recipe import Figure, TableClaim, filled
 from capbench.report.text import number, plain
 from capbench.reproduction import PointRecord, Reproduction
-from capbench.verdict import NothingToTell, fitted, table_rows
+from capbench.verdict import NothingToTell, fit_points, fitted, table_rows
 
 Row = dict[str, str | float]
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#bab0ac")
@@ -97,7 +97,7 @@ def _marks(rows: Sequence[Row], figure: Figure, names: Sequence[str], mark: obje
 
 def _rules(rows: Sequence[Row], figure: Figure, names: Sequence[str]) -> alt.Chart:
     """The intervals."""
-    chart = alt.Chart(alt.InlineData(values=[row for row in rows if "low" in row])).mark_rule(strokeWidth=1.5)
+    chart = alt.Chart(alt.InlineData(values=list(rows))).mark_rule(strokeWidth=1.5)
     encoded: alt.Chart = chart.encode(x=_x(figure), y=_y(figure, "low:Q"), y2="high:Q", color=_colour(names))
     return encoded
 
@@ -126,16 +126,41 @@ def _drawn(figure: Figure, data: Reproduction) -> Iterator[tuple[str, PointRecor
 
 
 def _rows(figure: Figure, data: Reproduction) -> Iterator[Row]:
+    if figure.per:
+        yield from _slope_rows(figure, data)
+        return
     for words in figure.y:
         for sweep, point in _drawn(figure, data):
-            try:
-                x, y = measured(point, figure.x), measured(point, words)
-            except UserError:  # a quantity that this sweep does not have is drawn where there is one
-                continue
-            row: Row = {"x": x.value, "y": y.value, "line": _line_name(figure, data, sweep, point, words)}
-            # An open end is drawn as no interval on that side.
-            row.update(low=y.value if y.low is None else y.low, high=y.value if y.high is None else y.high)
-            yield row
+            line = _line_name(figure, data, sweep, point, words)
+            yield from (_row(x, y, line) for x, y in _values(figure, point, words))
+
+
+def _values(figure: Figure, point: PointRecord, words: str) -> Iterator[tuple[float, Measured]]:
+    """x and y of a point; a quantity that its sweep does not have is drawn where there is one."""
+    try:
+        if figure.across:
+            for x, filled_in in zip(figure.across, filled(words, figure.across), strict=True):
+                yield float(x), measured(point, filled_in)
+        else:
+            yield measured(point, figure.x).value, measured(point, words)
+    except UserError:
+        return
+
+
+def _slope_rows(figure: Figure, data: Reproduction) -> Iterator[Row]:
+    """The slope of y in a field, at each x."""
+    points = [point for _, point in _drawn(figure, data)]
+    try:
+        found = fit_points(points, figure.x, figure.y[0], figure.per)
+    except NothingToTell:
+        return
+    yield from (_row(x, Measured(y, None, None), "") for x, y in found)
+
+
+def _row(x: float, y: Measured, line: str) -> Row:
+    """An open end is drawn as no interval on that side."""
+    low, high = (y.value if end is None else end for end in (y.low, y.high))
+    return {"x": x, "y": y.value, "low": low, "high": high, "line": line}
 
 
 def _bound_rows(figure: Figure, data: Reproduction) -> Iterator[Row]:
@@ -165,7 +190,7 @@ def _published_rows(figure: Figure, data: Reproduction) -> Iterator[Row]:
 def _curve_rows(figure: Figure, data: Reproduction) -> list[Row]:
     """The fitted curve over the range of the points; none where there are too few."""
     try:
-        report, fit = fitted(data, figure.sweeps, figure.only, figure.x, figure.y[0], figure.form)
+        report, fit = fitted(data, figure)
     except (NothingToTell, UserError):
         return []
     ends = min(x for x, _ in report.points), max(x for x, _ in report.points)
