@@ -68,6 +68,11 @@ class Reproduction(Record):
         return [point for sweep in self.sweeps for point in sweep.points if point.reason]
 
     @property
+    def is_empty(self) -> bool:
+        """Whether not one of its runs has a result."""
+        return not any(self.points(sweep.id) for sweep in self.sweeps)
+
+    @property
     def wall_seconds(self) -> float:
         """What all its runs took."""
         return sum(point.wall_seconds for sweep in self.sweeps for point in sweep.points)

@@ -46,6 +46,9 @@ TOO_WIDE = 0.5
 """An interval that reaches further than this share of the published value to a side tells nothing."""
 
 
+FEW = 8
+
+
 class Outcome(StrEnum):
     """What a claim comes to here."""
 
@@ -203,7 +206,7 @@ def published_words(claim: Claim) -> str:
     """The published side of a claim as a reader meets it."""
     match claim:
         case TableClaim():
-            return ", ".join(number(value) for value in claim.published) + f" (± {claim.within:g})"
+            return f"{_listed(claim.published)} (± {claim.within:g})"
         case ValueClaim() | FitClaim():
             return _span_words(claim.published, claim.within)
         case TrendClaim():
@@ -355,6 +358,13 @@ def _selected(data: Reproduction, sweep: str, only: Only) -> list[PointRecord]:
 def _declared_places(sweep: RecipeSweep) -> list[tuple[str, ...]]:
     """The places of the grid as it is declared, as words."""
     return list(itertools.product(*sweep.words().values()))
+
+
+def _listed(values: Sequence[float]) -> str:
+    """A few numbers one by one, many by their range."""
+    if len(values) <= FEW:
+        return ", ".join(number(value) for value in values)
+    return f"{len(values)} numbers from {number(min(values))} to {number(max(values))}"
 
 
 def _span_words(published: Span, within: float) -> str:

@@ -70,10 +70,11 @@ def reproduce_command(
     with plugins_print_to_stderr(), show_series() as progress:
         registry, store = plugins.load(), Store(home())
         for data in reproduce(recipes, size, registry, store, progress, lambda declared: run_options(ctx, declared)):
-            write_reproduction(data, folder)
             found.append(data)
+            if not data.is_empty:  # pages of earlier runs are worth more than one of failures
+                write_reproduction(data, folder)
     click.echo(reproduction_json(found) if as_json else "\n\n".join(map(reproduction_text, found)))
     click.echo(f"pages: {folder}", err=True)
-    failed = sum(len(data.failures()) for data in found)
+    failed = [point for data in found for point in data.failures()]
     if failed:
-        raise RunFailed(f"{failed} runs failed; the reasons stand in {folder}")
+        raise RunFailed(f"{len(failed)} runs failed; the first: {failed[0].reason}")

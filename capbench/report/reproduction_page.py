@@ -48,6 +48,8 @@ def write_pages(folder: Path) -> None:
 def rendered(folder: Path) -> dict[str, str]:
     """Every page and figure by file name, from the data files of a folder."""
     found = [read_reproduction(path) for path in sorted((folder / DATA).glob("*.json"))]
+    if not found:
+        return {}
     pages = {f"{paper}.md": paper_page(of_paper) for paper, of_paper in _by_paper(found).items()}
     figures = {
         _figure_file(data, figure.id): figure_svg(figure, data) for data in found for figure in data.recipe.figures

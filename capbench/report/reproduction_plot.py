@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import altair as alt
@@ -20,13 +21,20 @@ Row = dict[str, str | float]
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#bab0ac")
 WIDTH, HEIGHT = 480, 300
 CURVE_POINTS = 60
+GRADIENT = re.compile(r"gradient_\d+")
 
 
 def figure_svg(figure: Figure, data: Reproduction) -> str:
     """The picture as SVG: the same data give the same bytes."""
     chart = {"lines": _lines, "heat_map": _heat_map, "points": _points}[figure.kind](figure, data)
     title = alt.Title(plain(figure.title), anchor="start", fontSize=13)
-    return str(vl_convert.vegalite_to_svg(chart.properties(title=title).to_json()))
+    return _numbered(str(vl_convert.vegalite_to_svg(chart.properties(title=title).to_json())))
+
+
+def _numbered(svg: str) -> str:
+    """Names of gradients counted from 0: the converter counts on through the life of a process."""
+    names = list(dict.fromkeys(GRADIENT.findall(svg)))
+    return GRADIENT.sub(lambda match: f"gradient_{names.index(match[0])}", svg)
 
 
 def _lines(figure: Figure, data: Reproduction) -> alt.LayerChart:
