@@ -10,7 +10,21 @@ from pathlib import Path
 import pytest
 
 from capbench.errors import BadDocument, UnknownName
-from capbench.recipe import Recipe, all_recipes, find_recipes, load_recipe, recipe_names
+from capbench.recipe import (
+    Figure,
+    FitClaim,
+    LargerClaim,
+    RatioClaim,
+    Recipe,
+    RecipeSweep,
+    TableClaim,
+    TrendClaim,
+    ValueClaim,
+    all_recipes,
+    find_recipes,
+    load_recipe,
+    recipe_names,
+)
 from capbench.report.reproduction_page import DATA, rendered
 from capbench.reproduction import data_text, read_reproduction
 
@@ -241,3 +255,15 @@ def test_published_data_belong_to_the_recipes_of_today() -> None:
 def test_a_recipe_is_the_same_after_it_was_written_into_data(own: Path) -> None:
     for recipe in [*all_recipes(), *find_recipes(str(own))]:
         assert Recipe.model_validate_json(recipe.model_dump_json(exclude_unset=True), strict=True) == recipe
+
+
+def test_the_recipe_of_the_documents_runs_and_every_field_is_explained(capbench, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    (toml,) = re.findall(r'^```toml title="mine.toml"\n(.*?)^```$', text, re.DOTALL | re.MULTILINE)
+    (tmp_path / "mine.toml").write_text(toml)
+    done = capbench("reproduce", str(tmp_path / "mine.toml"), "--preset", "smoke", "--out", str(tmp_path / "out"))
+    assert done.code == 0, done.err
+    models = [RecipeSweep, TableClaim, ValueClaim, TrendClaim, LargerClaim, FitClaim, RatioClaim, Figure]
+    fields = {name for model in models for name in model.model_fields} - set(Recipe.model_fields)
+    words = set(re.findall(r"\w+", text))
+    assert fields <= words, fields - words
