@@ -71,6 +71,8 @@ def setting(point: PointRecord, name: str) -> JsonValue:
 
 def measured(point: PointRecord, words: str) -> Measured:
     """A quantity of a point: by seeds, from the search's interval, or exact."""
+    if words in point.alike:
+        return Measured(evaluate(words, _lookup(point, {})), *point.alike[words])
     names = names_in(words)
     seeds = [each for each in point.seeds if any(name in each.numbers for name in names)]
     if seeds:

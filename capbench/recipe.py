@@ -33,6 +33,9 @@ class RecipeSweep(SweepFile):
 
     id: Name
     label: str = Field(description="how figures and tables name it")
+    least_over: str = Field(
+        "", description="of points that differ in this field alone only the one with the least capacity counts"
+    )
     smoke: dict[str, Any] = Field({}, description="fields replaced under --preset smoke")
     paper: dict[str, Any] = Field({}, description="fields replaced under --preset paper")
 
@@ -53,7 +56,7 @@ class RecipeSweep(SweepFile):
     def at_size(self, size: Size) -> SweepFile:
         """The sweep as it is run at a size."""
         changed = {"smoke": self.smoke, "paper": self.paper}.get(size, {})
-        own = self.model_dump(exclude_unset=True, exclude={"id", "label", "smoke", "paper"})
+        own = self.model_dump(exclude_unset=True, exclude={"id", "label", "least_over", "smoke", "paper"})
         return SweepFile.model_validate({"preset": size, **own, **changed})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,7 @@ from capbench.quantity import numbers_of
 from capbench.reading import read_document
 from capbench.recipe import Recipe, Size
 from capbench.results import Capacity, Count, Environment, Record, Result, Seconds
-from capbench.sweep import Point
+from capbench.sweep import JOINT, Point
 
 PER_SEED_MODES = ("at", "overload")
 
@@ -40,6 +41,9 @@ class PointRecord(Record):
     seeds: tuple[SeedRecord, ...] = ()
     """Where a load was given; in a search seeds are spread over loads, and the capacity has the interval."""
     wall_seconds: Seconds = 0.0
+    alike: dict[str, tuple[float, float]] = Field(
+        {}, description="of a field chosen for the least capacity, the range of values that cannot be told from it"
+    )
 
 
 class SweepRecord(Record):
@@ -60,8 +64,10 @@ class Reproduction(Record):
     """Of the first run; none where every run failed."""
 
     def points(self, sweep: str) -> tuple[PointRecord, ...]:
-        """The points of a sweep that have a result."""
-        return tuple(point for each in self.sweeps if each.id == sweep for point in each.points if not point.reason)
+        """The points of a sweep that have a result; of those that differ in its `least_over` alone, the least."""
+        found = tuple(point for each in self.sweeps if each.id == sweep for point in each.points if not point.reason)
+        over = next((each.least_over for each in self.recipe.sweeps if each.id == sweep), "")
+        return _least_over(found, over) if over else found
 
     def failures(self) -> list[PointRecord]:
         """The points without one."""
@@ -74,8 +80,40 @@ class Reproduction(Record):
 
     @property
     def wall_seconds(self) -> float:
-        """What all its runs took."""
-        return sum(point.wall_seconds for sweep in self.sweeps for point in sweep.points)
+        """What all its runs took; one that stands in several sweeps was run once."""
+        return sum({p.run_id: p.wall_seconds for sweep in self.sweeps for p in sweep.points if not p.reason}.values())
+
+
+def _least_over(points: tuple[PointRecord, ...], field: str) -> tuple[PointRecord, ...]:
+    """Of points that differ in one field alone, the one with the least capacity, and which values do as well."""
+    alone: dict[tuple[str, ...], list[PointRecord]] = {}
+    for point in points:
+        place = tuple(word for name, word in point.values.items() if field not in name.split(JOINT))
+        alone.setdefault(place, []).append(point)
+    return tuple(_least(same, field) for same in alone.values())
+
+
+def _least(points: list[PointRecord], field: str) -> PointRecord:
+    best = min(points, key=lambda point: _ends(point)[1])
+    alike = [_number(point.settings[field]) for point in points if _ends(point)[0] <= _ends(best)[2]]
+    return best.model_copy(update={"alike": {field: (min(alike), max(alike))}})
+
+
+def _ends(point: PointRecord) -> tuple[float, float, float]:
+    """Lower end, estimate and upper end of a capacity, open ones at infinity."""
+    found = point.capacity
+    if found is None:
+        return math.inf, math.inf, math.inf
+    return (
+        -math.inf if found.ci_low is None else found.ci_low,
+        found.estimate,
+        math.inf if found.ci_high is None else found.ci_high,
+    )
+
+
+def _number(value: JsonValue) -> float:
+    assert isinstance(value, int | float)
+    return float(value)
 
 
 def read_reproduction(path: Path) -> Reproduction:

@@ -39,7 +39,9 @@ class SweepFile(Declared):
     task: str
     arch: str
     grid: dict[str, Values] = Field(
-        min_length=1, description="values by field: arch.n_heads; fields that move together: arch.d_qk+arch.d_vo"
+        min_length=1,
+        description="values by field: arch.n_heads; fields that move together: arch.d_qk+arch.d_vo, by one value for "
+        "all or a list with one for each",
     )
     set: tuple[str, ...] = Field((), strict=False, description="fields as --set takes them")
     preset: str = "standard"
@@ -168,7 +170,7 @@ def _is_setting(field: str) -> bool:
 
 
 def _at(options: RunOptions, point: Point) -> RunOptions:
-    for name, word in ((field, word) for names, word in point.values for field in names.split(JOINT)):
+    for name, word in ((field, word) for names, joint in point.values for field, word in _apart(names, joint)):
         if name == "at":
             options = replace(options, at=_whole(word))
         elif name == "params":
@@ -176,6 +178,17 @@ def _at(options: RunOptions, point: Point) -> RunOptions:
         else:
             options = replace(options, sets=(*options.sets, f"{name}={word}"))
     return options
+
+
+def _apart(names: str, word: str) -> list[tuple[str, str]]:
+    """Each of the fields that move together with its word: all the same, or one of a list."""
+    fields = names.split(JOINT)
+    if len(fields) == 1 or not word.startswith("["):
+        return [(field, word) for field in fields]
+    values = _listed(word)
+    if len(values) != len(fields):
+        raise BadSetting(f"{names} takes one value or a list of {len(fields)}, got {word}")
+    return list(zip(fields, values, strict=True))
 
 
 def _listed(text: str) -> tuple[str, ...]:

@@ -153,3 +153,31 @@ def test_a_stored_sweep_can_be_fitted_by_the_command_it_names(capbench) -> None:
     fitted = capbench(*command.split())
     assert fitted.code == 0, fitted.err
     assert "predicts best" in fitted.out
+
+
+def test_fields_that_move_together_may_each_have_a_value_of_their_own(capbench) -> None:
+    words = (
+        "sweep",
+        "--preset",
+        "smoke",
+        "--task",
+        "rgr",
+        "--arch",
+        "mha",
+        "--seeds",
+        "1",
+        "--steps",
+        "25",
+        "--lr",
+        "0.1",
+        "--json",
+    )
+    done = capbench(*words, "--grid", "task.n_items+task.d_item+at=[[8,2,6],[16,4,10]]")
+    assert done.code == 0, done.err
+    found = [
+        (r["task"]["params"]["n_items"], r["task"]["params"]["d_item"], r["protocol"]["at"])
+        for r in json.loads(done.out)
+    ]
+    assert found == [(8, 2, 6), (16, 4, 10)]
+    wrong = capbench(*words, "--grid", "task.n_items+task.d_item=[[8,2,3]]")
+    assert "takes one value or a list of 2, got [8, 2, 3]" in wrong.out + wrong.err
