@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar, get_args
 
@@ -42,14 +43,33 @@ def _first(error: ValidationError, model: type[Declared]) -> str:
     if first["type"] == "missing":
         return f"{field}: is required; add it"
     reason = first["msg"].removeprefix("Value error, ")
-    got = "" if first["type"] == "value_error" else f", got {first['input']!r}"
+    # Whole tables are not quoted: the message says which of their fields is meant.
+    got = "" if isinstance(first["input"], dict | BaseModel) else f", got {first['input']!r}"
     return f"{field}: {reason}{got}" if field else f"{reason}{got}"
 
 
 def _fields_at(model: type[Declared], place: tuple[int | str, ...]) -> list[str]:
-    """The fields known at a place: of the model, or of the models in one of its lists."""
+    """The fields known at a place: of the model, of the models in one of its lists, or of the kind that is named."""
+    inside = [model]
     for step in place:
-        if isinstance(step, str) and step in model.model_fields:
-            inner = get_args(model.model_fields[step].annotation)
-            model = next((each for each in inner if isinstance(each, type) and issubclass(each, Declared)), model)
-    return list(model.model_fields)
+        found = [each for outer in inside for each in _inner(outer, step)]
+        inside = found or [each for each in inside if _is_of_kind(each, step)] or inside
+    return list(dict.fromkeys(field for each in inside for field in each.model_fields))
+
+
+def _inner(model: type[Declared], step: int | str) -> list[type[Declared]]:
+    """The models in a field of a model."""
+    field = model.model_fields.get(str(step))
+    return [] if field is None else list(_models(field.annotation))
+
+
+def _models(annotation: object) -> Iterator[type[Declared]]:
+    if isinstance(annotation, type) and issubclass(annotation, Declared):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models(part)
+
+
+def _is_of_kind(model: type[Declared], step: int | str) -> bool:
+    """Whether a step names the kind by which one of several models is chosen."""
+    return "kind" in model.model_fields and step in get_args(model.model_fields["kind"].annotation)

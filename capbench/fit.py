@@ -172,6 +172,13 @@ def fit_forms(
     )
 
 
+def predicted(fit: FormFit, x: Floats) -> Floats:
+    """The fitted curve at given x."""
+    form = next(each for each in FORMS if each.name == fit.form)
+    searched = [np.log(p.value) if p.name == FACTOR else p.value for p in fit.parameters]
+    return form.curve(x, np.array(searched))
+
+
 def _check(x: Floats, y: Floats, left_out: Sequence[str]) -> None:
     if len(set(x)) < LEAST_POINTS:
         reasons = f" (left out: {'; '.join(left_out)})" if left_out else ""

@@ -6,6 +6,7 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Mapping
+from typing import TypeGuard
 
 from capbench.errors import BadSetting
 from capbench.results import Result
@@ -19,39 +20,44 @@ OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
 }
 FUNCTIONS: Mapping[str, Callable[[float], float]] = {"log": math.log, "log2": math.log2, "sqrt": math.sqrt}
 KNOWN = (
-    "task.FIELD, arch.FIELD, n_parameters, at, capacity, d_qk_total, bits, bits_per_parameter, metrics.NAME, bound.ID; "
-    "with + - * / ** log() sqrt()"
+    "task.FIELD, arch.FIELD, n_parameters, at, capacity, d_qk_total, bits, bits_per_parameter, metrics.NAME, "
+    'data.NAME, data["NAME"], bound.ID; with + - * / ** log() sqrt()'
 )
+
+Lookup = Callable[[str], float]
+"""The number of a dotted name; raises BadSetting where there is none."""
 
 
 def quantity(result: Result, words: str) -> float:
     """The value of an expression such as `capacity` or `task.n_items * log(task.n_items) / task.d_item`."""
+    numbers = numbers_of(result)
+
+    def named(name: str) -> float:
+        if name not in numbers:
+            raise BadSetting(f"run {result.run_id} has no number {name!r}; known: {KNOWN}")
+        return numbers[name]
+
+    return evaluate(words, named)
+
+
+def evaluate(words: str, named: Lookup) -> float:
+    """The value of an expression of named numbers."""
     try:
-        value = _value(ast.parse(words.strip(), mode="eval").body, result)
-    except (SyntaxError, ValueError, ArithmeticError, RecursionError) as error:
+        value = _value(_parsed(words), named)
+    except (ValueError, ArithmeticError, RecursionError) as error:
         raise BadSetting(f"cannot work out {words!r}: {error}; known: {KNOWN}") from error
     if isinstance(value, complex) or not math.isfinite(value):
         raise BadSetting(f"{words!r} is not a finite number here")
     return value
 
 
-def _value(node: ast.expr, result: Result) -> float:
-    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        return OPERATORS[type(node.op)](_value(node.left, result), _value(node.right, result))
-    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
-        function = FUNCTIONS.get(ast.unparse(node.func))
-        if function is not None:
-            return function(_value(node.args[0], result))
-    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
-        return float(node.value)
-    if isinstance(node, ast.Name | ast.Attribute):
-        return _named(ast.unparse(node), result)
-    raise BadSetting(f"cannot work out {ast.unparse(node)!r}; known: {KNOWN}")
+def names_in(words: str) -> set[str]:
+    """The dotted names that an expression is made of."""
+    return _names(_parsed(words))
 
 
-def _named(name: str, result: Result) -> float:
-    """A quantity by its dotted name."""
-    section, _, field = name.partition(".")
+def numbers_of(result: Result) -> dict[str, float]:
+    """Every number of a result that an expression may name."""
     plain = {
         "n_parameters": result.n_parameters,
         "capacity": result.capacity.estimate,
@@ -60,12 +66,57 @@ def _named(name: str, result: Result) -> float:
         "bits_per_parameter": result.bits_per_parameter,
         "at": result.protocol.at,
     }
-    found: object = {
-        "task": result.task.params.get(field),
-        "arch": result.architecture.params.get(field),
-        "metrics": result.metrics.get(field),
-        "bound": next((b.value for b in result.bounds if b.id == field), None),
-    }.get(section, plain.get(name))
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise BadSetting(f"run {result.run_id} has no number {name!r}; known: {KNOWN}")
-    return float(found)
+    sections: Mapping[str, Mapping[str, object]] = {
+        "task": result.task.params,
+        "arch": result.architecture.params,
+        "solver": result.solver.params,
+        "metrics": result.metrics,
+        "data": result.data,
+        "bound": {bound.id: bound.value for bound in result.bounds},
+    }
+    dotted = {f"{section}.{field}": value for section, fields in sections.items() for field, value in fields.items()}
+    return {name: float(v) for name, v in {**plain, **dotted}.items() if _is_number(v)}
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _parsed(words: str) -> ast.expr:
+    try:
+        return ast.parse(words.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise BadSetting(f"cannot work out {words!r}: {error}; known: {KNOWN}") from error
+
+
+def _names(node: ast.expr) -> set[str]:
+    if isinstance(node, ast.BinOp):
+        return _names(node.left) | _names(node.right)
+    if isinstance(node, ast.Call):
+        return {name for each in node.args for name in _names(each)}
+    name = _dotted(node)
+    return {name} if name else set()
+
+
+def _dotted(node: ast.expr) -> str | None:
+    """The dotted name that a node is; one that is no identifier stands in brackets: data["tau_0.95_rank_lower"]."""
+    if isinstance(node, ast.Name | ast.Attribute):
+        return ast.unparse(node)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.slice.value!s}"
+    return None
+
+
+def _value(node: ast.expr, named: Lookup) -> float:
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        return OPERATORS[type(node.op)](_value(node.left, named), _value(node.right, named))
+    if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+        function = FUNCTIONS.get(ast.unparse(node.func))
+        if function is not None:
+            return function(_value(node.args[0], named))
+    if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+        return float(node.value)
+    name = _dotted(node)
+    if name:
+        return named(name)
+    raise BadSetting(f"cannot work out {ast.unparse(node)!r}; known: {KNOWN}")

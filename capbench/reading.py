@@ -34,16 +34,16 @@ def read_result(path: Path) -> Result:
     return read_document(path, Result)
 
 
-def read_document(path: Path, model: type[M]) -> M:
+def read_document(path: Path, model: type[M], remedy: str = "write it with `capbench run … --json`") -> M:
     """A JSON file as a model: bounded in size, depth and count, each key once, every field of its own type."""
     text = _text(path)
     try:
         check_json(text)
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise BadDocument(f"{path}: {_first(error)}; write it with `capbench run … --json`") from error
+        raise BadDocument(f"{path}: {_first(error)}; {remedy}") from error
     except ValueError as error:
-        raise BadDocument(f"{path}: {_short(str(error))}; write it with `capbench run … --json`") from error
+        raise BadDocument(f"{path}: {_short(str(error))}; {remedy}") from error
 
 
 def check_json(text: str) -> None:

@@ -86,12 +86,15 @@ def _place(row: MissingRecord) -> Place:
 
 
 def _write(path: Path, document: object) -> None:
+    write_text(path, json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
     """Writes the file whole or not at all, so that a reader never meets half of it."""
-    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     part = path.with_suffix(f".{os.getpid()}.part")  # shards may write to the same folder
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        raise BadSetting(f"the record {path} cannot be written: {error}; name another folder with --out") from error
+        raise BadSetting(f"{path} cannot be written: {error}; name another folder with --out") from error

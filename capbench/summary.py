@@ -119,10 +119,8 @@ def _capacity(trials: Sequence[Trial], protocol: Protocol) -> Capacity:
 def _overload(trials: Sequence[Trial], protocol: Protocol) -> Capacity:
     """Mean facts held by overloaded models, with Student's interval over seeds."""
     held = [t.metrics[FACTS_HELD] for t in trials if FACTS_HELD in t.metrics]
-    mean, low, high = fmean(held) if held else 0.0, None, None
-    if len(held) > 1:
-        half = float(stdtrit(len(held) - 1, (1 + protocol.confidence) / 2)) * stdev(held) / math.sqrt(len(held))
-        low, high = mean - half, mean + half
+    mean = fmean(held) if held else 0.0
+    low, high = student(held, protocol.confidence)
     is_full = protocol.at is not None and mean > FULL * protocol.at
     return Capacity(
         kind="overload",
@@ -132,6 +130,15 @@ def _overload(trials: Sequence[Trial], protocol: Protocol) -> Capacity:
         confidence=protocol.confidence,
         status="at_least" if is_full else "estimated",
     )
+
+
+def student(values: Sequence[float], confidence: float) -> tuple[float | None, float | None]:
+    """Student's interval of the mean; open where a single value says nothing of how they vary."""
+    if len(values) < 2:
+        return None, None
+    mean, tail = fmean(values), float(stdtrit(len(values) - 1, (1 + confidence) / 2))
+    half = tail * stdev(values) / math.sqrt(len(values))
+    return mean - half, mean + half
 
 
 def _where(capacity: Capacity, protocol: Protocol) -> float:

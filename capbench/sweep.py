@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -15,13 +15,16 @@ from capbench.declared import Declared, read_declared
 from capbench.errors import BadSetting, UserError
 from capbench.options import RunOptions, build_request
 from capbench.registry import Registry
-from capbench.request import Request, check_pair
+from capbench.request import check_pair
 from capbench.results import Result
-from capbench.series import Job, SeriesProgress, carry_out
+from capbench.series import Ended, Job, SeriesProgress, carry_out
 from capbench.settings import SECTIONS
 from capbench.store import Store
 
 MOST_POINTS = 10_000
+
+JOINT = "+"
+"""Between the names of fields that move together: arch.d_qk+arch.d_vo."""
 
 Grid = Mapping[str, tuple[str, ...]]
 """Values by name, both as words of the command line."""
@@ -35,13 +38,19 @@ class SweepFile(Declared):
 
     task: str
     arch: str
-    grid: dict[str, Values] = Field(min_length=1, description="values by field: arch.n_heads")
+    grid: dict[str, Values] = Field(
+        min_length=1,
+        description="values by field: arch.n_heads; fields that move together: arch.d_qk+arch.d_vo, by one value for "
+        "all or a list with one for each",
+    )
     set: tuple[str, ...] = Field((), strict=False, description="fields as --set takes them")
     preset: str = "standard"
     params: str | None = None
+    match: str | None = None
     at: int | None = Field(None, ge=1)
     minimize: str | None = None
     overload: bool = False
+    analyse: bool = False
     protocol: str = "capbench"
     seeds: int | None = Field(None, ge=1)
     budget: int | None = Field(None, ge=1)
@@ -49,6 +58,15 @@ class SweepFile(Declared):
     rates: tuple[float, ...] = Field((), strict=False)
     steps: int | None = Field(None, ge=1)
     solver: str = "adam"
+
+    def options(self) -> RunOptions:
+        """The words of a run that all its points share."""
+        shared = set(SweepFile.model_fields) - {"grid", "set"}
+        return RunOptions(**self.model_dump(include=shared), sets=self.set)
+
+    def words(self) -> Grid:
+        """Its grid as words of the command line, checked."""
+        return check_grid({name: tuple(_word(value) for value in values) for name, values in self.grid.items()})
 
 
 @dataclass(frozen=True)
@@ -63,9 +81,7 @@ class Point:
 def read_sweep(path: Path) -> tuple[RunOptions, Grid]:
     """The options and the grid that a file declares."""
     declared = read_declared(str(path), path, SweepFile)
-    grid = {name: tuple(_word(value) for value in values) for name, values in declared.grid.items()}
-    values = declared.model_dump(exclude={"grid", "set"})
-    return RunOptions(**values, sets=declared.set), check_grid(grid)
+    return declared.options(), declared.words()
 
 
 def parse_grid(words: Iterable[str]) -> Grid:
@@ -81,10 +97,16 @@ def parse_grid(words: Iterable[str]) -> Grid:
 
 def check_grid(grid: Grid) -> Grid:
     """Refuses names that are no settings, empty grids and grids beyond reason."""
+    fields = [field for name in grid for field in name.split(JOINT)]
+    for field in fields:
+        if not _is_setting(field):
+            raise BadSetting(
+                f"--grid takes task.FIELD=…, arch.FIELD=…, solver.FIELD=…, at=… or params=…, or several joined with "
+                f"{JOINT!r}, got {field!r}"
+            )
+        if fields.count(field) > 1:
+            raise BadSetting(f"--grid takes each field once, got {field!r} {fields.count(field)} times")
     for name, values in grid.items():
-        section, _, field = name.partition(".")
-        if name not in ("at", "params") and not (section in SECTIONS and field):
-            raise BadSetting(f"--grid takes task.FIELD=…, arch.FIELD=…, solver.FIELD=…, at=… or params=…, got {name!r}")
         if not values or len(set(values)) < len(values):
             raise BadSetting(f"--grid {name} takes one or more different values, got {', '.join(values) or 'none'}")
     n_points = 1
@@ -99,16 +121,31 @@ def run_sweep(
     options: RunOptions, grid: Grid, registry: Registry, store: Store, progress: SeriesProgress
 ) -> list[Point]:
     """Every point of the grid in order; one that cannot be set up or run stays, with the reason."""
+    places = lay_out(options, grid, registry)
+    ended = carry_out([place.job for place in places if place.job], registry, store, progress)
+    return [arrived(place, ended) for place in places]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A point before it is run, and its job if one could be set up."""
+
+    point: Point
+    job: Job | None
+
+
+def lay_out(options: RunOptions, grid: Grid, registry: Registry, name: str = "") -> list[Place]:
+    """The places of a grid in order; `name` stands before the label of every job."""
     points = [Point(tuple(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())]
-    requests = [_request(options, point, registry) for point in points]
-    jobs = {i: _job(points[i], request) for i, request in enumerate(requests) if isinstance(request, Request)}
-    ended = dict(zip(jobs, carry_out(list(jobs.values()), registry, store, progress), strict=True))
-    return [
-        replace(point, result=ended[i].result, reason=ended[i].reason)
-        if i in ended
-        else replace(point, reason=str(why))
-        for i, (point, why) in enumerate(zip(points, requests, strict=True))
-    ]
+    return [_place(options, point, registry, name) for point in points]
+
+
+def arrived(place: Place, ended: Iterator[Ended]) -> Point:
+    """The point of a place with what came of it: the next of the ended jobs, if it has one."""
+    if place.job is None:
+        return place.point
+    last = next(ended)
+    return replace(place.point, result=last.result, reason=last.reason)
 
 
 def results_of(points: Sequence[Point]) -> list[Result]:
@@ -116,18 +153,24 @@ def results_of(points: Sequence[Point]) -> list[Result]:
     return [point.result for point in points if point.result is not None]
 
 
-def _request(options: RunOptions, point: Point, registry: Registry) -> Request | UserError:
-    """The request of a point, or why there is none: a grid may hold values that do not go together."""
+def _place(options: RunOptions, point: Point, registry: Registry, name: str) -> Place:
+    """A point with its job, or with why there is none: a grid may hold values that do not go together."""
     try:
         request = build_request(_at(options, point), registry)
         request.check()
     except UserError as error:
-        return error
-    return request
+        return Place(replace(point, reason=str(error)), None)
+    label = " ".join([*([name] if name else []), *(f"{field}={word}" for field, word in point.values)])
+    return Place(point, Job(label, request, check_pair(request.task.plugin, request.architecture.plugin)))
+
+
+def _is_setting(field: str) -> bool:
+    section, _, name = field.partition(".")
+    return field in ("at", "params") or (section in SECTIONS and bool(name))
 
 
 def _at(options: RunOptions, point: Point) -> RunOptions:
-    for name, word in point.values:
+    for name, word in ((field, word) for names, joint in point.values for field, word in _apart(names, joint)):
         if name == "at":
             options = replace(options, at=_whole(word))
         elif name == "params":
@@ -137,9 +180,15 @@ def _at(options: RunOptions, point: Point) -> RunOptions:
     return options
 
 
-def _job(point: Point, request: Request) -> Job:
-    label = " ".join(f"{name}={word}" for name, word in point.values)
-    return Job(label, request, check_pair(request.task.plugin, request.architecture.plugin))
+def _apart(names: str, word: str) -> list[tuple[str, str]]:
+    """Each of the fields that move together with its word: all the same, or one of a list."""
+    fields = names.split(JOINT)
+    if len(fields) == 1 or not word.startswith("["):
+        return [(field, word) for field in fields]
+    values = _listed(word)
+    if len(values) != len(fields):
+        raise BadSetting(f"{names} takes one value or a list of {len(fields)}, got {word}")
+    return list(zip(fields, values, strict=True))
 
 
 def _listed(text: str) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from capbench.results import Result, TrialStatus
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-PAGES = ("index", "cli", "python-api", "reading-a-result", "plugin-guide", "hooks", "measuring", "theory")
+PAGES = ("index", "cli", "python-api", "reading-a-result", "recipes", "plugin-guide", "hooks", "measuring", "theory")
 BLOCK = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```$', re.DOTALL | re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 

@@ -40,6 +40,19 @@ def test_loads_and_counts_can_be_swept_too(capbench) -> None:
     assert [round(r["n_parameters"], -2) for r in results] == [400, 900, 400, 900]
 
 
+def test_joined_fields_move_together(capbench) -> None:
+    words = ("sweep", *AT, "--grid", "arch.n_heads+arch.d_qk=2,4", "--grid", "at+task.n_items=10,12")
+    done = capbench(*words, "--json")
+    results = json.loads(done.out)
+    got = [
+        (r["architecture"]["params"]["n_heads"], r["architecture"]["params"]["d_qk"], r["protocol"]["at"])
+        for r in results
+    ]
+    assert got == [(2, 2, 10), (2, 2, 12), (4, 4, 10), (4, 4, 12)]
+    assert [r["task"]["params"]["n_items"] for r in results] == [10, 12, 10, 12]
+    assert "arch.n_heads+arch.d_qk=4 at+task.n_items=12: " in done.err
+
+
 def test_a_point_that_cannot_be_is_shown_with_the_reason_and_the_others_are_run(capbench) -> None:
     done = capbench("sweep", *AT, "--grid", "arch.n_heads=0,1")
     assert done.code == 1
@@ -89,6 +102,9 @@ def test_a_mistake_in_a_file_is_one_line(tmp_path: Path, text: str, message: str
         (["arch.n_heads"], "one or more different values, got none"),
         (["arch.n_heads=1,1"], "one or more different values, got 1, 1"),
         (["arch.n_heads=1", "arch.n_heads=2"], "each name once"),
+        (["arch.n_heads+arch.n_heads=1"], "each field once, got 'arch.n_heads' 2 times"),
+        (["arch.n_heads+heads=1"], "got 'heads'"),
+        (["arch.n_heads=1", "arch.d_qk+arch.n_heads=2"], "each field once"),
         (["arch.x=[1"], "or a JSON list"),
         ([f"arch.x{i}=1,2" for i in range(14)], "got 16,384"),
     ],
@@ -137,3 +153,31 @@ def test_a_stored_sweep_can_be_fitted_by_the_command_it_names(capbench) -> None:
     fitted = capbench(*command.split())
     assert fitted.code == 0, fitted.err
     assert "predicts best" in fitted.out
+
+
+def test_fields_that_move_together_may_each_have_a_value_of_their_own(capbench) -> None:
+    words = (
+        "sweep",
+        "--preset",
+        "smoke",
+        "--task",
+        "rgr",
+        "--arch",
+        "mha",
+        "--seeds",
+        "1",
+        "--steps",
+        "25",
+        "--lr",
+        "0.1",
+        "--json",
+    )
+    done = capbench(*words, "--grid", "task.n_items+task.d_item+at=[[8,2,6],[16,4,10]]")
+    assert done.code == 0, done.err
+    found = [
+        (r["task"]["params"]["n_items"], r["task"]["params"]["d_item"], r["protocol"]["at"])
+        for r in json.loads(done.out)
+    ]
+    assert found == [(8, 2, 6), (16, 4, 10)]
+    wrong = capbench(*words, "--grid", "task.n_items+task.d_item=[[8,2,3]]")
+    assert "takes one value or a list of 2, got [8, 2, 3]" in wrong.out + wrong.err

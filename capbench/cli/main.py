@@ -21,6 +21,7 @@ BUILT_IN = (
     "suite",
     "sweep",
     "fit",
+    "reproduce",
     "results",
     "export",
     "bounds",

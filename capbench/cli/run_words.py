@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from copy import copy
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,15 @@ NOT_LENT = ("as_json", "plot", "profile")
 KEPT = "capbench.run_words"
 
 
-def lend_run_options(command: click.Command) -> click.Command:
-    """Adds the options of a run to a command; `run_options` tells what was typed."""
-    command.params.extend(_lent(option) for option in run_command.params if option.name not in NOT_LENT)
-    return command
+def lend_run_options(but: Collection[str] = ()) -> Callable[[click.Command], click.Command]:
+    """Adds the options of a run to a command, but for some; `run_options` tells what was typed."""
+
+    def lend(command: click.Command) -> click.Command:
+        lent = (option for option in run_command.params if option.name not in {*NOT_LENT, *but})
+        command.params.extend(_lent(option) for option in lent)
+        return command
+
+    return lend
 
 
 def run_options(ctx: click.Context, declared: RunOptions | None) -> RunOptions:

@@ -9,10 +9,13 @@ import click
 from capbench.cli.plugin_options import PluginOptions
 from capbench.cli.run_words import lend_run_options, run_options
 
-GRID_HELP = "A field and its values: arch.n_heads=1,2,4,8; also at=… and params=…. Repeat for a grid of several."
+GRID_HELP = (
+    "A field and its values: arch.n_heads=1,2,4,8; also at=… and params=…. Repeat for a grid of several; join those "
+    "that move together: arch.d_qk+arch.d_vo=1,2,4."
+)
 
 
-@lend_run_options
+@lend_run_options()
 @click.command("sweep")
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--grid", "grid_words", multiple=True, metavar="WHAT.FIELD=VALUE,…", help=GRID_HELP)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from capbench.report.result_text import brief_capacity
 from capbench.report.text import number, plain, table
-from capbench.sweep import Grid, Point, results_of
+from capbench.sweep import JOINT, Grid, Point, results_of
 
 ENOUGH_TO_FIT = 4
 
@@ -49,7 +49,8 @@ def _next(points: Sequence[Point], grid: Grid) -> str:
     numeric = [name for name, words in grid.items() if len(words) >= ENOUGH_TO_FIT and _are_numbers(words)]
     if not runs or len(numeric) != 1 or len(grid) > 1:
         return ""
-    x = {"params": "n_parameters"}.get(numeric[0], numeric[0])
+    first, *_ = numeric[0].split(JOINT)
+    x = {"params": "n_parameters"}.get(first, first)
     return f"next:\n  capbench fit --runs {runs} --x {x} --y capacity   # which law it follows"
 
 

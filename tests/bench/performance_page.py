@@ -16,6 +16,8 @@ from tabulate import tabulate
 
 import capbench
 
+KINDS = ("steps", "growth", "end to end", "published row")
+
 
 @dataclass(frozen=True)
 class Timed:
@@ -93,13 +95,32 @@ def end_to_end_lines(timed: list[Timed]) -> list[str]:
     return [table, "", note]
 
 
+def row_line(timed: list[Timed]) -> str:
+    """The row of a published table against the loop, the latter multiplied up from its steps."""
+    row = next((t for t in timed if t.info.get("variant") == "row"), None)
+    loops = [t for t in timed if t.info.get("variant") == "loop"]
+    if row is None or not loops:
+        return "Not measured in this run."
+    by_heads: dict[object, list[float]] = defaultdict(list)
+    for t in loops:
+        by_heads[t.info["heads"]].append(t.median / t.info["steps"])
+    step = statistics.fmean(statistics.fmean(times) for times in by_heads.values())
+    whole = step * row.info["models"] * row.info["steps"]
+    sampled = sum(t.info["steps"] for t in loops)
+    return (
+        f"{row.info['models']} models of {row.info['steps']:,} steps took {row.median:.0f} s, all in. The loop takes "
+        f"{1e3 * step:.1f} ms a step on average over the head counts ({sampled} steps timed, half of them before and "
+        f"half after), so {whole:,.0f} s for the row. **Ratio: {whole / row.median:.0f}.**"
+    )
+
+
 def _interval(timed: Timed) -> str:
     return f"{timed.info['estimate']:.0f} ({timed.info['low']:.0f} to {timed.info['high']:.0f})"
 
 
 def page(timed: list[Timed]) -> str:
     """The whole page."""
-    groups = {kind: [t for t in timed if t.group.startswith(kind)] for kind in ("steps", "growth", "end to end")}
+    groups = {kind: [t for t in timed if t.group.startswith(kind)] for kind in KINDS}
     parts = [
         "# Performance",
         "",
@@ -132,6 +153,14 @@ def page(timed: list[Timed]) -> str:
         "triples × aot, standard preset, from an empty store.",
         "",
         *end_to_end_lines(groups["end to end"]),
+        "",
+        "## A row of a published table",
+        "",
+        "Dana et al. 2025, N = 50, d = d_h = 10: seven head counts with five seeds each under the authors' protocol, "
+        "`capbench reproduce dana2025-heads` from an empty store; against the same procedure one model at a time, with "
+        "a torch attention module a head.",
+        "",
+        row_line(groups["published row"]),
         "",
     ]
     return "\n".join(parts)
