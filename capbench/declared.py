@@ -5,11 +5,13 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import Annotated, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from capbench.errors import BadDocument, UnknownName
+
+Words = Annotated[tuple[str, ...], Field(strict=False)]
 
 
 class Declared(BaseModel):

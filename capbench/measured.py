@@ -14,8 +14,8 @@ from statistics import fmean
 from pydantic import JsonValue
 
 from capbench.errors import BadSetting
+from capbench.paper_claim import Only
 from capbench.quantity import Lookup, evaluate, names_in
-from capbench.recipe import Only
 from capbench.reproduction import PointRecord
 from capbench.results import Capacity
 from capbench.summary import student
@@ -23,6 +23,10 @@ from capbench.summary import student
 CONFIDENCE = 0.95
 SEARCHED = ("capacity", "d_qk_total")
 """What a search finds, with an interval of its own."""
+
+
+class NothingToTell(Exception):
+    """There is nothing to judge a claim by."""
 
 
 @dataclass(frozen=True)

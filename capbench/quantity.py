@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeGuard
 
 from capbench.errors import BadSetting
@@ -23,6 +23,9 @@ KNOWN = (
     "task.FIELD, arch.FIELD, n_parameters, at, capacity, d_qk_total, bits, bits_per_parameter, metrics.NAME, "
     'data.NAME, data["NAME"], bound.ID; with + - * / ** log() sqrt()'
 )
+
+BRACES = "{}"
+"""Stand in an expression for each of several values."""
 
 Lookup = Callable[[str], float]
 """The number of a dotted name; raises BadSetting where there is none."""
@@ -54,6 +57,22 @@ def evaluate(words: str, named: Lookup) -> float:
 def names_in(words: str) -> set[str]:
     """The dotted names that an expression is made of."""
     return _names(_parsed(words))
+
+
+def filled(words: str, values: Sequence[str]) -> tuple[str, ...]:
+    """An expression with each of some values in place of its braces."""
+    return tuple(words.replace(BRACES, value) for value in values)
+
+
+def check_across(across: Sequence[str], y: Sequence[str]) -> None:
+    """Refuses braces without values, values without braces, and values that are no numbers."""
+    if any((BRACES in words) != bool(across) for words in y):
+        raise ValueError("`across` lists the values that stand for {} in y; give both or neither")
+    for value in across:
+        try:
+            float(value)
+        except ValueError:
+            raise ValueError(f"`across` takes numbers as words, got {value!r}") from None
 
 
 def numbers_of(result: Result) -> dict[str, float]:

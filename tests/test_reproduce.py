@@ -10,21 +10,9 @@ from pathlib import Path
 import pytest
 
 from capbench.errors import BadDocument, UnknownName
-from capbench.recipe import (
-    Figure,
-    FitClaim,
-    LargerClaim,
-    RatioClaim,
-    Recipe,
-    RecipeSweep,
-    TableClaim,
-    TrendClaim,
-    ValueClaim,
-    all_recipes,
-    find_recipes,
-    load_recipe,
-    recipe_names,
-)
+from capbench.figure import Figure
+from capbench.paper_claim import FitClaim, LargerClaim, RatioClaim, TableClaim, TrendClaim, ValueClaim
+from capbench.recipe import Recipe, RecipeSweep, all_recipes, find_recipes, load_recipe, recipe_names
 from capbench.report.reproduction_page import DATA, rendered
 from capbench.reproduction import data_text, read_reproduction
 

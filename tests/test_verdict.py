@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from capbench.measured import Measured, difference, mean, measured
+from capbench.measured import Measured, NothingToTell, difference, mean, measured
 from capbench.recipe import Recipe
+from capbench.recipe_fit import fit_points
 from capbench.reproduction import PointRecord, Reproduction, SeedRecord, SweepRecord
 from capbench.results import Capacity
-from capbench.verdict import NothingToTell, Outcome, Verdict, fit_points, verdicts
+from capbench.verdict import Outcome, Verdict, verdicts
 
 AGREES, IN_DIRECTION, DOES_NOT, NOT_SHOWN = Outcome
 

@@ -10,12 +10,15 @@ import numpy as np
 import vl_convert
 
 from capbench.errors import UserError
+from capbench.figure import Figure
 from capbench.fit import predicted
-from capbench.measured import Measured, measured, selected, setting
-from capbench.recipe import Figure, TableClaim, filled
+from capbench.measured import Measured, NothingToTell, measured, selected, setting
+from capbench.paper_claim import TableClaim
+from capbench.quantity import filled
+from capbench.recipe_fit import fit_points, fitted
 from capbench.report.text import number, plain
 from capbench.reproduction import PointRecord, Reproduction
-from capbench.verdict import NothingToTell, fit_points, fitted, table_rows
+from capbench.verdict import table_rows
 
 Row = dict[str, str | float]
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#bab0ac")
@@ -27,8 +30,14 @@ GRADIENT = re.compile(r"gradient_\d+")
 def figure_svg(figure: Figure, data: Reproduction) -> str:
     """The picture as SVG: the same data give the same bytes."""
     chart = {"lines": _lines, "heat_map": _heat_map, "points": _points}[figure.kind](figure, data)
-    title = alt.Title(plain(figure.title), anchor="start", fontSize=13)
+    title = alt.Title(plain(figure.title), anchor="start", fontSize=13, subtitle=plain(_key(figure)))
     return _numbered(str(vl_convert.vegalite_to_svg(chart.properties(title=title).to_json())))
+
+
+def _key(figure: Figure) -> str:
+    """What dashed lines and crosses are."""
+    parts = [f"dashed: {', '.join(figure.bound)}"] if figure.bound else []
+    return "; ".join([*parts, *(["crosses: published"] if figure.published else [])])
 
 
 def _numbered(svg: str) -> str:
