@@ -14,7 +14,7 @@ run: $(VENV)/.run-ready
 	$(BIN)/capbench run --task rgr --arch mha
 
 test: $(VENV)/.dev-ready
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --dist worksteal -p no:benchmark
 
 lint: $(VENV)/.dev-ready
 	$(BIN)/ruff format --check .

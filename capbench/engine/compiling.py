@@ -23,7 +23,7 @@ EAGER_SPEED = 3e9
 SHARE_SAVED = 0.65
 """Share of the time that a compiled step is taken to save."""
 SHARE_TAKEN = 0.6
-"""Share of all steps that a lane is taken to need before it ends."""
+"""Share of all steps that a lane is taken to need where it may end early."""
 
 
 @dataclass(frozen=True)
@@ -65,4 +65,6 @@ class Compiling:
 
 def _seconds(group: LaneGroup, lane_bytes: int) -> float:
     """What the group, and what may follow it in the same shape, is taken to need eagerly."""
-    return (len(group.trials) + group.n_ahead) * group.pair.training.steps * SHARE_TAKEN * lane_bytes / EAGER_SPEED
+    training = group.pair.training
+    steps = training.steps * (SHARE_TAKEN if training.stops_early else 1)
+    return (len(group.trials) + group.n_ahead) * steps * lane_bytes / EAGER_SPEED

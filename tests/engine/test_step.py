@@ -17,7 +17,6 @@ from capbench.engine.compiling import (
     FIRST_SECONDS,
     LANES_A_BLOCK,
     SHARE_SAVED,
-    SHARE_TAKEN,
     Compiling,
 )
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
@@ -82,7 +81,7 @@ def test_a_short_run_is_not_worth_compiling() -> None:
 
 def test_long_work_is_worth_compiling_and_less_is_where_the_shape_is_known(tmp_path: Path) -> None:
     auto, cpu = Compiling("auto", tmp_path), torch.device("cpu")
-    work = FIRST_SECONDS / SHARE_SAVED / SHARE_TAKEN * EAGER_SPEED  # lane-steps × bytes at which it begins to pay
+    work = FIRST_SECONDS / SHARE_SAVED * EAGER_SPEED  # lane-steps × bytes at which it begins to pay
     group = LaneGroup(make_pair(steps=1000), 64, tuple(TrialSpec(40, seed, 0.01) for seed in range(100)))
     assert auto.block(group, int(1.01 * work / 1e5), cpu) == LANES_A_BLOCK["cpu"]
     assert auto.block(group, int(0.99 * work / 1e5), cpu) is None
