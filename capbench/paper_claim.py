@@ -98,7 +98,7 @@ class LargerClaim(OneSweep):
 
     kind: Literal["larger"]
     than_sweep: str = Field("", description="default: the same sweep")
-    than_only: Only = Field({}, description="of the other side")
+    than_only: Only | None = Field(None, description="default: the same points")
     than_y: str = Field("", description="default: the same quantity")
     factor: float = Field(1.0, gt=0)
 
@@ -110,7 +110,8 @@ class LargerClaim(OneSweep):
 
     def other(self) -> tuple[str, Only, str]:
         """Sweep, selection and quantity of the other side."""
-        return self.than_sweep or self.sweep, self.than_only, self.than_y or self.y
+        only = self.only if self.than_only is None else self.than_only
+        return self.than_sweep or self.sweep, only, self.than_y or self.y
 
     def sweep_ids(self) -> tuple[str, ...]:
         """Both sweeps."""

@@ -185,6 +185,13 @@ def test_larger_by_a_factor_and_than_another_sweep_or_quantity() -> None:
     assert judge(other, point(1, (5, 5.1))).outcome == AGREES
 
 
+def test_the_other_side_of_larger_is_at_the_same_points_unless_it_says_otherwise() -> None:
+    claim = {"kind": "larger", "sweep": "s", "only": {"arch.n_heads": 1}, "y": "metrics.y", "than_y": "bound.b"}
+    points = point(1, (5, 5.1)), point(2, (0, 0), {"bound.b": 100.0})
+    assert judge(claim, *points).outcome == AGREES
+    assert judge({**claim, "than_only": {}}, *points).outcome == DOES_NOT  # the mean of both points
+
+
 FIT = {"kind": "fit", "sweeps": ["s"], "x": "arch.n_heads", "y": "metrics.y", "form": "power", "parameter": "p"}
 
 
