@@ -14,12 +14,13 @@ from torch import Tensor
 from capbench.engine.compiling import Compiling
 from capbench.engine.cost import Cost
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec, group_trials
+from capbench.engine.memory import most_lanes
 from capbench.engine.train import OnProgress, OnTrial
-from capbench.executors.local import LocalExecutor
+from capbench.executors import Workplace
 from capbench.interrupts import Interrupt
 from capbench.registry import Registry
 from capbench.request import Request
-from capbench.results import Protocol, Trial, TrialStatus
+from capbench.results import Protocol, Trial, TrialStatus, Worker
 from capbench.store import Store
 
 WAIT_SECONDS = 0.2
@@ -61,7 +62,7 @@ class Measurement:
     registry: Registry
     store: Store
     progress: Progress
-    device: torch.device
+    workplace: Workplace
     interrupt: Interrupt = field(default_factory=Interrupt)
     trials: list[Trial] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
@@ -73,7 +74,18 @@ class Measurement:
     def __post_init__(self) -> None:
         # One for the whole measurement: it learns how many lanes fit and how long it has waited in vain.
         compiling = Compiling(self.request.compile_mode, self.store.path.parent / "compiled")
-        self._executor = LocalExecutor(self.device, compiling, self.request.trial_timeout)
+        self.workplace.prepare(self.request.plugins)
+        self._executor = self.workplace.executor(compiling, self.request.trial_timeout)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that its groups run on."""
+        return self.workplace.device
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """Who has trained for it, where this process did not."""
+        return self._executor.workers
 
     def pair(self, at: int) -> Pair:
         """What is trained at a point of the axis: on --minimize, the architecture with that budget."""
@@ -115,7 +127,7 @@ class Measurement:
             self.store.renew_claims()
             self.interrupt.check()
 
-        self._train(_groups(work, stored), keep, tell)
+        self._train(_groups(work, stored, most_lanes(self.device)), keep, tell)
 
     def _train(self, groups: list[LaneGroup], keep: OnTrial, tell: OnProgress) -> None:
         """Trains what nobody else is at work on; then waits for the others, and takes on what they leave."""
@@ -185,10 +197,12 @@ class Measurement:
         return [t for t in self.trials if t.status is TrialStatus.FAILED]
 
 
-def _groups(work: list[Work], stored: Mapping[str, Trial]) -> list[LaneGroup]:
-    """Lane groups of what is not stored; work on the same pair goes together."""
+def _groups(work: list[Work], stored: Mapping[str, Trial], most: int) -> list[LaneGroup]:
+    """Lane groups of what is not stored, of so many lanes at most; work on the same pair goes together."""
     missing: dict[Pair, list[TrialSpec]] = {}
     for each in work:
         specs = [spec for spec in each.specs if each.pair.key(spec) not in stored]
         missing.setdefault(each.pair, []).extend(specs)
-    return [group for pair, specs in missing.items() for group in group_trials(pair, specs)]
+    return [
+        part for pair, specs in missing.items() for group in group_trials(pair, specs) for part in group.parts(most)
+    ]

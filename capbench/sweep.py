@@ -102,7 +102,8 @@ def run_sweep(
     points = [Point(tuple(zip(grid, values, strict=True))) for values in itertools.product(*grid.values())]
     requests = [_request(options, point, registry) for point in points]
     jobs = {i: _job(points[i], request) for i, request in enumerate(requests) if isinstance(request, Request)}
-    ended = dict(zip(jobs, carry_out(list(jobs.values()), registry, store, progress), strict=True))
+    indices = list(jobs)
+    ended = {indices[each.index]: each for each in carry_out(list(jobs.values()), registry, store, progress)}
     return [
         replace(point, result=ended[i].result, reason=ended[i].reason)
         if i in ended

@@ -57,6 +57,11 @@ class Pair:
     solver: Configured[Solver]
     training: Training
 
+    @property
+    def plugins(self) -> tuple[Configured[Task], Configured[Architecture], Configured[Solver]]:
+        """Its three plugins."""
+        return self.task, self.architecture, self.solver
+
     @cached_property
     def identity(self) -> str:
         """Canonical text of all that decides a trial but for its load, seed and rate."""
@@ -132,6 +137,11 @@ class LaneGroup:
         """The group with only the trials of these keys; no group where none is left."""
         trials = tuple(trial for trial in self.trials if self.pair.key(trial) in keys)
         return [LaneGroup(self.pair, self.slots, trials)] if trials else []
+
+    def parts(self, size: int) -> list[LaneGroup]:
+        """The group in parts of so many trials at most, in their order."""
+        starts = range(0, len(self.trials), size)
+        return [LaneGroup(self.pair, self.slots, self.trials[start : start + size]) for start in starts]
 
 
 def group_trials(pair: Pair, trials: list[TrialSpec]) -> list[LaneGroup]:
