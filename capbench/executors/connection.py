@@ -43,9 +43,10 @@ def connect(address: str) -> None:
 def _check_same(address: str) -> None:
     """A process is in one cluster at a time; by the port, because a host has many names."""
     match = ADDRESS.fullmatch(address)
+    if match is None or match["port"] is None or address.startswith("ray://"):
+        return
     here = str(ray.get_runtime_context().gcs_address)
-    is_direct = match is not None and match["port"] is not None and not address.startswith("ray://")
-    if is_direct and match is not None and here.rpartition(":")[2] != match["port"]:
+    if here.rpartition(":")[2] != match["port"]:
         raise ClusterUnavailable(
             f"this process has joined the Ray cluster at {here} already, got {address}; call ray.shutdown() first"
         )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS = 0.5
 """Longest time between two signs of life to the run."""
-MOST_LOSSES = 12
+MOST_LOSSES = 24
 """Times that a group and its parts may be lost before what is left of it counts as failed.
 
 After the first loss it is sent again as it is, then in halves: a trial that kills its worker is found among 512 so.
