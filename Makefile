@@ -2,13 +2,15 @@
 # make test   set up, then run the tests
 # make lint   formatting, types, import layers
 # make faults kills, full disks, hostile files; writes docs/reliability.md
-# make bench  the engine against a one-model loop, as ratios in one run
+# make bench  the engine against a one-model loop, as ratios in one run; then the next
+# make bench-scaling  what Ray workers gain and the driver costs; writes its section of docs/scaling.md
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+BENCH := $(BIN)/pytest -o addopts= -o pythonpath=tests/bench -W default
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test faults lint bench clean
+.PHONY: run test faults lint bench bench-scaling clean
 
 run: $(VENV)/.run-ready
 	$(BIN)/capbench run --task rgr --arch mha
@@ -26,7 +28,10 @@ faults: $(VENV)/.dev-ready
 	CAPBENCH_FAULTS=full OMP_NUM_THREADS=1 $(BIN)/pytest tests/faults
 
 bench: $(VENV)/.dev-ready
-	$(BIN)/pytest -o addopts= -o pythonpath=tests/bench -W default tests/bench --write-page
+	$(BENCH) tests/bench --write-page
+
+bench-scaling: $(VENV)/.dev-ready
+	$(BENCH) tests/bench/test_scaling.py --write-page
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Dtype = Literal["float32", "float64", "tf32", "bfloat16"]
 Compile = Literal["auto", "on", "off"]
+Executor = Literal["local", "ray"]
 NARROWEST, WIDEST = 0.001, 10.0
 """Interval widths that can be asked for."""
 LONGEST_TIMEOUT = 1e6
@@ -96,6 +97,9 @@ def run(
     steps: int | None = None,
     solver: str = "adam",
     device: str = "auto",
+    executor: Executor = "local",
+    address: str = "auto",
+    gpus: float = 1.0,
     trial_timeout: float | None = None,
     dtype: Dtype | None = None,
     compile_mode: Compile = "auto",
@@ -128,6 +132,9 @@ def run(
         steps=_count("steps", steps),
         solver=solver,
         device=device,
+        executor=executor,
+        address=address,
+        gpus=gpus,
         trial_timeout=RunOptions.trial_timeout if trial_timeout is None else trial_timeout,
         dtype=dtype,
         compile_mode=compile_mode,

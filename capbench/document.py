@@ -5,22 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import platform
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-import torch
-
-from capbench import __version__
 from capbench.bound import D_K, FACTS
 from capbench.engine.cost import Cost
-from capbench.engine.devices import device_name
-from capbench.engine.lanes import ENGINE_VERSION
 from capbench.measurement import Measurement
 from capbench.plugin import Plugin
 from capbench.registry import Registry
 from capbench.request import Request, check_pair
-from capbench.results import Capacity, Constructed, Environment, InstalledPlugin, Result, Timing, Trial
+from capbench.results import (
+    Capacity,
+    Constructed,
+    Environment,
+    InstalledPlugin,
+    Machine,
+    Result,
+    Timing,
+    Trial,
+    Worker,
+    merged,
+)
 from capbench.summary import Summary, fixed_grid, summarise
 from capbench.theory import LARGEST_HELD, compare
 
@@ -56,7 +61,7 @@ def document(run: Measurement, constructed: Measurement | None, wall_seconds: fl
         constructed=constructed and _constructed(constructed),
         bounds=tuple(bounds),
         trials=_in_order(run.trials),
-        environment=environment(run.registry, run.device),
+        environment=environment(run.registry, run.workplace.machine, _workers(run, constructed)),
         timing=Timing(
             wall_seconds=wall_seconds,
             train_seconds=run.cost.seconds,
@@ -185,19 +190,18 @@ def _run_id(run: Measurement) -> str:
     return hashlib.sha256("\0".join([run.protocol.model_dump_json(), *keys]).encode()).hexdigest()[:12]
 
 
-def environment(registry: Registry, device: torch.device) -> Environment:
-    """Versions, device and plugins of this process."""
+def environment(registry: Registry, machine: Machine, workers: Sequence[Worker] = ()) -> Environment:
+    """Versions, device and plugins of this process, and those who trained for it."""
     return Environment(
-        capbench=__version__,
-        engine=ENGINE_VERSION,
-        python=platform.python_version(),
-        torch=torch.__version__,
-        device=str(device),
-        device_name=device_name(device),
-        threads=torch.get_num_threads(),
-        platform=platform.platform(),
+        **machine.model_dump(),
         plugins=tuple(
             InstalledPlugin(entry_point=p.entry_point, distribution=p.distribution, version=p.version, module=p.module)
             for p in registry.loaded
         ),
+        workers=tuple(workers),
     )
+
+
+def _workers(run: Measurement, constructed: Measurement | None) -> list[Worker]:
+    """All who trained, each once with the trials of both parts of a run."""
+    return merged([*run.workers, *(constructed.workers if constructed else ())])

@@ -8,6 +8,8 @@ CapbenchError
 │   ├── LoadOutOfRange          more facts, or fewer, than the task has
 │   ├── CannotConstruct         a constructive solver does not know the pair or the size
 │   ├── DeviceUnavailable       the device asked for is not here
+│   ├── ClusterUnavailable      no Ray, or no cluster that answers
+│   ├── WorkersDiffer           a worker has another capbench or other plugins than the driver
 │   ├── BadPluginFile           a file named by --plugin is not a plugin
 │   ├── BadDocument             a file from elsewhere is not the document it should be
 │   ├── CannotRepeat            a document was made with plugins or an engine that are not here
@@ -69,6 +71,14 @@ class CannotConstruct(UserError):
 
 class DeviceUnavailable(UserError):
     """A device that this machine does not have."""
+
+
+class ClusterUnavailable(UserError):
+    """Ray is not installed, or its cluster cannot be reached or used."""
+
+
+class WorkersDiffer(UserError):
+    """A worker of a cluster has not what the driver has; the message names node, plugin, versions and the remedy."""
 
 
 class BadPluginFile(UserError):

@@ -23,11 +23,15 @@ class Interrupt:
         if self._asked:
             raise KeyboardInterrupt
 
+    def demand(self) -> None:
+        """Asks for an end without a signal."""
+        self._asked = True
+
     def ask(self, _signal: int, _frame: FrameType | None) -> None:
         """The signal handler."""
         if self._asked:
             raise KeyboardInterrupt
-        self._asked = True
+        self.demand()
         os.write(2, NOTICE)  # not print: the signal may have come in the middle of one
 
 

@@ -14,12 +14,13 @@ from torch import Tensor
 from capbench.engine.compiling import Compiling
 from capbench.engine.cost import Cost
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec, group_trials
+from capbench.engine.memory import most_lanes
 from capbench.engine.train import OnProgress, OnTrial
-from capbench.executors.local import LocalExecutor
+from capbench.executors import Workplace
 from capbench.interrupts import Interrupt
 from capbench.registry import Registry
 from capbench.request import Request
-from capbench.results import Protocol, Trial, TrialStatus
+from capbench.results import Protocol, Trial, TrialStatus, Worker
 from capbench.store import Store
 
 WAIT_SECONDS = 0.2
@@ -61,7 +62,7 @@ class Measurement:
     registry: Registry
     store: Store
     progress: Progress
-    device: torch.device
+    workplace: Workplace
     interrupt: Interrupt = field(default_factory=Interrupt)
     trials: list[Trial] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
@@ -73,7 +74,18 @@ class Measurement:
     def __post_init__(self) -> None:
         # One for the whole measurement: it learns how many lanes fit and how long it has waited in vain.
         compiling = Compiling(self.request.compile_mode, self.store.path.parent / "compiled")
-        self._executor = LocalExecutor(self.device, compiling, self.request.trial_timeout)
+        self.workplace.prepare(self.request.plugins)
+        self._executor = self.workplace.executor(compiling, self.request.trial_timeout)
+
+    @property
+    def device(self) -> torch.device:
+        """The device that its groups run on."""
+        return self.workplace.device
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """Who has trained for it, where this process did not."""
+        return self._executor.workers
 
     def pair(self, at: int) -> Pair:
         """What is trained at a point of the axis: on --minimize, the architecture with that budget."""
@@ -185,10 +197,11 @@ class Measurement:
         return [t for t in self.trials if t.status is TrialStatus.FAILED]
 
     def _groups(self, work: list[Work], stored: Mapping[str, Trial]) -> list[LaneGroup]:
-        """Lane groups of what is not stored; work on the same pair goes together."""
+        """Lane groups of what is not stored, as large as a device takes; work on the same pair goes together."""
         missing = [(w.pair, spec) for w in work for spec in w.specs if w.pair.key(spec) not in stored]
         asked = {(w.budget or spec.load, spec.seed) for w in work for spec in w.specs}
-        return group_trials(missing, self._n_ahead(asked))
+        groups = group_trials(missing, self._n_ahead(asked))
+        return [part for group in groups for part in group.parts(most_lanes(self.device))]
 
     def _n_ahead(self, asked: set[tuple[int, int]]) -> int:
         """The most trials that later rounds may ask for; none where all are asked for at once."""

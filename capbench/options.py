@@ -17,6 +17,7 @@ from capbench.registry import Registry
 from capbench.request import Request, check_pair
 from capbench.settings import Configured, configure, parse_sets
 from capbench.task import Task
+from capbench.where import ExecutorName, Where
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,17 @@ class RunOptions:
     steps: int | None = None
     solver: str = "adam"
     device: str = "auto"
+    executor: ExecutorName = "local"
+    address: str = "auto"
+    gpus: float = 1.0
     compile_mode: CompileMode = "auto"
     dtype: Dtype | None = None
     trial_timeout: float = TRIAL_TIMEOUT
+
+    @property
+    def where(self) -> Where:
+        """Where its groups run."""
+        return Where(self.device, self.executor, self.address, self.gpus)
 
 
 def build_request(options: RunOptions, registry: Registry) -> Request:
@@ -71,7 +80,7 @@ def build_request(options: RunOptions, registry: Registry) -> Request:
         learning_rates=tuple(sorted(set(options.rates))),
         steps=options.steps,
         ci_width=options.ci_width,
-        device=options.device,
+        where=options.where,
         compile_mode=options.compile_mode,
         dtype=options.dtype,
         trial_timeout=options.trial_timeout,

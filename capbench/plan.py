@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from capbench.errors import BadSetting, UnknownName, UnsupportedSignature, UserError
 from capbench.options import RunOptions, build_request
@@ -12,6 +12,7 @@ from capbench.registry import Registry
 from capbench.request import Request, check_pair
 from capbench.results import MissingRecord, SuiteRecord
 from capbench.suite import Rule, Suite
+from capbench.where import Where
 
 SHARD = re.compile(r"(\d+)/(\d+)")
 
@@ -57,7 +58,7 @@ def make_plan(
     registry: Registry,
     tasks: Collection[str] = (),
     architectures: Collection[str] = (),
-    device: str = "auto",
+    where: Where = Where(),  # noqa: B008 - frozen
 ) -> Plan:
     """Every place of a suite, small tiers first; pairs that do not fit at all have none.
 
@@ -66,7 +67,7 @@ def make_plan(
     chosen_tasks = _chosen("task", suite.tasks or sorted(registry.tasks), tasks)
     chosen = _chosen("architecture", suite.architectures or sorted(registry.architectures), architectures)
     places = [(task, name, tier) for tier in sorted(suite.tiers) for task in chosen_tasks for name in chosen]
-    found = [_entry(suite, registry, *place, device) for place in places]
+    found = [_entry(suite, registry, *place, where) for place in places]
     return Plan(
         tuple(each for each in found if isinstance(each, Entry)),
         tuple(each for each in found if isinstance(each, MissingRecord)),
@@ -90,11 +91,11 @@ def _chosen(kind: str, all_names: Sequence[str], only: Collection[str]) -> list[
 
 
 def _entry(
-    suite: Suite, registry: Registry, task: str, architecture: str, tier: int, device: str
+    suite: Suite, registry: Registry, task: str, architecture: str, tier: int, where: Where
 ) -> Entry | MissingRecord | None:
     """A place of the suite: a run, a reason why there is none, or nothing where the pair does not fit."""
     rules = [rule for rule in suite.rules if rule.speaks_of(task, architecture, tier)]
-    options = replace(_options(suite, rules, task, architecture), device=device)
+    options = replace(_options(suite, rules, task, architecture), **asdict(where))
     missing = MissingRecord(task=task, architecture=architecture, tier=tier, reason="")
     try:
         request = build_request(options, registry)

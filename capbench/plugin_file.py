@@ -30,6 +30,14 @@ def file_provenance(path: Path) -> Provenance:
     return Provenance(name, path.name, f"sha256:{digest}", name)
 
 
+def loaded_file(provenance: Provenance) -> bytes:
+    """The text of a file that was loaded as a plugin; refused where it has changed since."""
+    path = Path(str(sys.modules[provenance.module].__file__))
+    if file_provenance(path).version != provenance.version:
+        raise BadPluginFile(f"the plugin file {provenance.distribution!r} has changed since it was loaded; start again")
+    return path.read_bytes()
+
+
 def load_file(path: Path) -> ModuleType:
     """The file's module, imported now. Its folder is not searched: what it imports must be installed."""
     name, place = module_name(path), str(path.resolve())

@@ -15,14 +15,13 @@ from pathlib import Path
 import torch
 
 from capbench.consistency import EXACT, check_keys, check_summaries, place, replay, trial_name
-from capbench.document import environment
-from capbench.engine.devices import resolve_device
 from capbench.errors import CannotRepeat, CapbenchError
+from capbench.executors.workplace import open_workplace
 from capbench.measurement import Measurement, Progress
 from capbench.rebuild import check_request, rebuild
 from capbench.registry import Registry
 from capbench.request import Request
-from capbench.results import Environment, Result, Trial, TrialStatus
+from capbench.results import Machine, Result, Trial, TrialStatus
 from capbench.store import Store
 
 CLOSE = 0.02
@@ -57,7 +56,7 @@ def recheck(result: Result, registry: Registry, progress: Progress, n_sample: in
     wrong = check_summaries(result)
     try:
         request = rebuild(result, registry)
-        _check_engine(result, environment(registry, resolve_device("auto")))
+        _check_engine(result, open_workplace(request.where).machine)
     except CapbenchError as error:
         return _ended(Verdict.SUMMARIES_WRONG, wrong) if wrong else _ended(Verdict.CANNOT_RUN, [str(error)])
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +86,7 @@ def _run_sample(result: Result, run: Measurement, n_sample: int, seed: int | Non
     with _threads(result.environment.threads):
         for rate in sorted({t.learning_rate for t in sample}, key=lambda rate: rate or 0.0):
             run.measure([(place(t), t.seed) for t in sample if t.learning_rate == rate], [rate])
-        is_alike = _is_alike(result, environment(run.registry, run.device))
+        is_alike = _is_alike(result, run.workplace.machine)
     again = {trial.key: trial for trial in run.trials}
     wrong = [line for trial in sample for line in _astray(trial, again[trial.key], result, is_alike)]
     allowed = 0 if is_alike else int(len(sample) * ASTRAY)
@@ -116,14 +115,15 @@ def _tolerance(is_alike: bool, result: Result) -> str:
     )
 
 
-def _is_alike(result: Result, here: Environment) -> bool:
-    """Whether numbers should come out equal: eager on the CPU, the same versions, platform and threads."""
-    there = result.environment
-    same = all(getattr(there, name) == getattr(here, name) for name in ("torch", "device", "device_name", "threads"))
-    return same and there.platform == here.platform and here.device == "cpu" and not result.timing.compile_seconds
+def _is_alike(result: Result, here: Machine) -> bool:
+    """Whether numbers should come out equal: eager on the CPU, the same versions, platform and threads everywhere."""
+    trained: Sequence[Machine] = result.environment.workers or (result.environment,)
+    names = ("torch", "device", "device_name", "threads", "platform")
+    same = all(getattr(there, name) == getattr(here, name) for there in trained for name in names)
+    return same and here.device == "cpu" and not result.timing.compile_seconds
 
 
-def _check_engine(result: Result, here: Environment) -> None:
+def _check_engine(result: Result, here: Machine) -> None:
     """Another engine makes other keys and other numbers: nothing could be compared."""
     there = result.environment
     if there.engine is not None and there.engine != here.engine:
@@ -135,7 +135,7 @@ def _check_engine(result: Result, here: Environment) -> None:
 
 def _measurement(request: Request, registry: Registry, folder: Path, progress: Progress) -> Measurement:
     """A measurement with an empty store of its own: nothing that was stored before is believed."""
-    return Measurement(request, request.check(), registry, Store(folder), progress, resolve_device(request.device))
+    return Measurement(request, request.check(), registry, Store(folder), progress, open_workplace(request.where))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from capbench.recipe import Recipe, Size
 from capbench.registry import Registry
 from capbench.reproduction import Reproduction, SweepRecord, point_record
 from capbench.results import Result
-from capbench.series import Ended, SeriesProgress, carry_out
+from capbench.series import Ended, SeriesProgress, carry_out, in_order
 from capbench.store import Store
 from capbench.sweep import Place, Point, arrived, lay_out
 
@@ -37,7 +37,7 @@ def reproduce(
     """Carries out all sweeps, and yields the data of each recipe when its last run has ended."""
     plans = [_plan(recipe, size, registry, adjust) for recipe in recipes]
     jobs = [place.job for plan in plans for _, places in plan.sweeps for place in places if place.job]
-    ended = carry_out(jobs, registry, store, progress)
+    ended = in_order(carry_out(jobs, registry, store, progress))
     for plan in plans:
         yield _reproduction(plan, size, ended, store)
 

@@ -22,6 +22,7 @@ from capbench.results import CriterionRecord, Protocol
 from capbench.settings import Configured
 from capbench.solver import ConstructiveSolver, GradientSolver, Solver
 from capbench.task import Problem, Task
+from capbench.where import Where
 
 WIDEST_BUDGET = 64
 """--minimize looks no further than this multiple of the parameter's present value."""
@@ -42,7 +43,7 @@ class Request:
     learning_rates: tuple[float, ...] = ()
     steps: int | None = None
     ci_width: float = 0.05
-    device: str = "auto"
+    where: Where = Where()  # noqa: RUF009 - frozen
     compile_mode: CompileMode = "auto"
     dtype: Dtype | None = None
     overload: bool = False
@@ -50,9 +51,16 @@ class Request:
     trial_timeout: float = TRIAL_TIMEOUT
     protocol: TrainingProtocol = PROTOCOLS["capbench"]
 
+    @property
+    def plugins(self) -> tuple[Configured[Task], Configured[Architecture], Configured[Solver]]:
+        """Its three plugins."""
+        return self.task, self.architecture, self.solver
+
     def check(self) -> Protocol:
         """The protocol it comes to; raises what the user should know before anything is done."""
-        check_precision(self.dtype or "float32", resolve_device(self.device))
+        self.where.check()
+        if self.where.executor == "local":  # what a cluster has is asked when it is opened
+            check_precision(self.dtype or "float32", resolve_device(self.where.device))
         check_pair(self.task.plugin, self.architecture.plugin)
         return make_protocol(self)
 

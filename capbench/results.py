@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -158,8 +159,8 @@ class InstalledPlugin(Record):
     module: str
 
 
-class Environment(Record):
-    """Where the numbers come from."""
+class Machine(Record):
+    """Versions and hardware of a process that trains."""
 
     capbench: str
     engine: Count | None = Field(None, description="version of the engine's numbers, a part of every trial's key")
@@ -169,7 +170,38 @@ class Environment(Record):
     device_name: str
     threads: Count
     platform: str
+
+
+class WorkerPlugin(Record):
+    """A plugin that a worker trained with; its code was the same as the driver's."""
+
+    name: str
+    plugin: str = Field(description="distribution and version that provided it")
+    code_hash: str
+
+
+class Worker(Machine):
+    """A process of a cluster that trained trials of the run; those of a node that are alike count as one."""
+
+    node: str = Field(description="the cluster's id of its node")
+    plugins: tuple[WorkerPlugin, ...]
+    trials: Count = Field(0, description="trials that it trained")
+
+
+def merged(workers: Iterable[Worker]) -> list[Worker]:
+    """Workers that are alike as one, with the trials of all."""
+    trials: dict[Worker, int] = {}
+    for worker in workers:
+        alike = worker.model_copy(update={"trials": 0})
+        trials[alike] = trials.get(alike, 0) + worker.trials
+    return [worker.model_copy(update={"trials": count}) for worker, count in trials.items()]
+
+
+class Environment(Machine):
+    """Where the numbers come from."""
+
     plugins: tuple[InstalledPlugin, ...]
+    workers: tuple[Worker, ...] = Field((), description="who trained, where this process did not")
 
 
 class Timing(Record):

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 from capbench.capacity import SearchPlan, next_trials
 from capbench.document import command, document
-from capbench.engine.devices import resolve_device
+from capbench.engine.precision import check_precision
 from capbench.errors import CannotConstruct, RunFailed, RunInterrupted
-from capbench.interrupts import deferred
+from capbench.executors import Workplace
+from capbench.executors.workplace import open_workplace
+from capbench.interrupts import Interrupt, deferred
 from capbench.measurement import Measurement, Progress
 from capbench.presets import CONSTRUCTION
 from capbench.registry import Registry
@@ -22,11 +25,23 @@ from capbench.summary import axis_of, leading_rate, outcomes
 from capbench.theory import bracket, refuse_broken
 
 
-def execute(request: Request, registry: Registry, store: Store, progress: Progress) -> Result:
-    """Carries out a request: searches, stores every trial as it ends, and returns the result document."""
-    started, protocol, device = time.perf_counter(), request.check(), resolve_device(request.device)
-    with deferred() as interrupt:
-        run = Measurement(request, protocol, registry, store, progress, device, interrupt)
+def execute(
+    request: Request,
+    registry: Registry,
+    store: Store,
+    progress: Progress,
+    workplace: Workplace | None = None,
+    asked_to_end: Interrupt | None = None,
+) -> Result:
+    """Carries out a request: searches, stores every trial as it ends, and returns the result document.
+
+    A series opens one workplace for all its runs, and listens for interrupts itself.
+    """
+    started, protocol = time.perf_counter(), request.check()
+    workplace = workplace or open_workplace(request.where)
+    check_precision(protocol.dtype, workplace.device)
+    with nullcontext(asked_to_end) if asked_to_end else deferred() as interrupt:
+        run = Measurement(request, protocol, registry, store, progress, workplace, interrupt)
         try:
             return _carry_out(run, started)
         except KeyboardInterrupt:
@@ -70,7 +85,7 @@ def _constructed(run: Measurement) -> Measurement | None:
             protocol = request.check()
         except CannotConstruct:
             continue
-        side = Measurement(request, protocol, run.registry, run.store, run.progress, run.device, run.interrupt)
+        side = Measurement(request, protocol, run.registry, run.store, run.progress, run.workplace, run.interrupt)
         measure(side)
         return side
     return None

@@ -1,15 +1,27 @@
-"""A series of runs: one after the other, the failure of one recorded and the others carried out all the same."""
+"""A series of runs, one by one or several at once: a failure is recorded, and the others are carried out anyway."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Protocol as Interface
 
-from capbench.errors import CapbenchError, DeviceUnavailable, RunInterrupted, StoreUnavailable
+from capbench.errors import (
+    CapbenchError,
+    ClusterUnavailable,
+    DeviceUnavailable,
+    RunInterrupted,
+    StoreUnavailable,
+    WorkersDiffer,
+)
+from capbench.executors import Workplace
+from capbench.executors.workplace import open_workplace
+from capbench.interrupts import Interrupt, deferred
 from capbench.measurement import Progress
 from capbench.registry import Registry
 from capbench.request import Request
@@ -35,6 +47,8 @@ class Job:
 class Ended:
     """How a job went: a result, or the reason why there is none."""
 
+    index: int
+    """Its place among the jobs: they need not end in their order."""
     job: Job
     result: Result | None
     reason: str
@@ -61,19 +75,90 @@ class SeriesProgress(Interface):
 
 
 def carry_out(jobs: Sequence[Job], registry: Registry, store: Store, progress: SeriesProgress) -> Iterator[Ended]:
-    """Carries out the jobs in order, and yields how each went as soon as it is known."""
-    done: list[Ended] = []
-    for n_before, job in enumerate(jobs):
-        progress.begins(job, n_before, len(jobs))
+    """Carries out the jobs, in order or several at once, and yields how each went as soon as it is known.
+
+    They share a workplace, which the first one names: a series has one device and one executor.
+    """
+    if not jobs:
+        return
+    workplace = open_workplace(jobs[0].request.where)
+    workplace.prepare(plugin for job in jobs for plugin in job.request.plugins)
+    series = Series(jobs, registry, store, progress, workplace)
+    yield from series.at_once() if workplace.n_runs_at_once > 1 else series.one_by_one()
+
+
+def in_order(ended: Iterable[Ended]) -> Iterator[Ended]:
+    """Jobs that end in any order, in the order in which they were given: each as soon as all before it have ended."""
+    early: dict[int, Ended] = {}
+    n_told = 0
+    for each in ended:
+        early[each.index] = each
+        while n_told in early:
+            yield early.pop(n_told)
+            n_told += 1
+
+
+@dataclass
+class Series:
+    """Jobs under way in one workplace, and how those went that have ended."""
+
+    jobs: Sequence[Job]
+    registry: Registry
+    store: Store
+    progress: SeriesProgress
+    workplace: Workplace
+    done: list[Ended] = field(default_factory=list)
+
+    def one_by_one(self) -> Iterator[Ended]:
+        """In this thread, each job when the one before it has ended."""
+        for index, job in enumerate(self.jobs):
+            self.progress.begins(job, len(self.done), len(self.jobs))
+            try:
+                ended = _carry_out(index, job, self.registry, self.store, self.progress.run, self.workplace)
+            except (RunInterrupted, KeyboardInterrupt):
+                raise self._interrupted(job.label) from None
+            yield self._count(ended, self.jobs[index + 1 :], 1)
+
+    def at_once(self) -> Iterator[Ended]:
+        """A thread a job, as many as the workplace wants: they plan and store, the training is done elsewhere."""
+        waiting, running = deque(enumerate(self.jobs)), dict[Future[Ended], Job]()
+        n_at_once = min(self.workplace.n_runs_at_once, len(self.jobs))
+        with deferred() as interrupt, ThreadPoolExecutor(n_at_once) as pool:
+            try:
+                while waiting or running:
+                    while waiting and len(running) < n_at_once:
+                        index, job = waiting.popleft()
+                        self.progress.begins(job, len(self.done), len(self.jobs))
+                        running[pool.submit(self._in_a_thread, index, job, interrupt)] = job
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        del running[future]
+                        left = [*running.values(), *(job for _, job in waiting)]
+                        yield self._count(future.result(), left, n_at_once)
+                    interrupt.check()
+            except (RunInterrupted, KeyboardInterrupt):
+                raise self._interrupted(f"{len(running) + 1} of them") from None
+            finally:
+                interrupt.demand()  # whatever ends the series ends its threads
+
+    def _in_a_thread(self, index: int, job: Job, interrupt: Interrupt) -> Ended:
+        """A job with a connection of its own to the store: SQLite's belong to their threads."""
+        store = Store(self.store.path.parent)
         try:
-            done.append(_carry_out(job, registry, store, progress.run))
-        except (RunInterrupted, KeyboardInterrupt):
-            raise RunInterrupted(
-                f"interrupted in {job.label}, {n_before} of {len(jobs)} runs done; all finished trials are stored: "
-                "the same command goes on from there"
-            ) from None
-        progress.ended(done[-1], seconds_left(done, jobs[n_before + 1 :]))
-        yield done[-1]
+            return _carry_out(index, job, self.registry, store, self.progress.run, self.workplace, interrupt)
+        finally:
+            store.close()
+
+    def _count(self, ended: Ended, left: Sequence[Job], n_at_once: int) -> Ended:
+        self.done.append(ended)
+        seconds = seconds_left(self.done, left)
+        self.progress.ended(ended, seconds and seconds / n_at_once)
+        return ended
+
+    def _interrupted(self, where: str) -> RunInterrupted:
+        return RunInterrupted(
+            f"interrupted in {where}, {len(self.done)} of {len(self.jobs)} runs done; all finished trials are stored: "
+            "the same command goes on from there"
+        )
 
 
 def seconds_left(done: Sequence[Ended], jobs: Sequence[Job]) -> float | None:
@@ -93,16 +178,24 @@ def _estimate(trained: Sequence[Ended], job: Job) -> float:
     return fmean(each.seconds * (job.size / each.job.size) ** GROWTH for each in trained if distance(each) == nearest)
 
 
-def _carry_out(job: Job, registry: Registry, store: Store, progress: Progress) -> Ended:
-    """Runs a job. A fault of the store or the device would be every job's, and ends the series."""
+def _carry_out(
+    index: int,
+    job: Job,
+    registry: Registry,
+    store: Store,
+    progress: Progress,
+    workplace: Workplace,
+    interrupt: Interrupt | None = None,
+) -> Ended:
+    """Runs a job. A fault of the store or the workplace would be every job's, and ends the series."""
     started = time.perf_counter()
     result, reason = None, ""
     try:
-        result = execute(job.request, registry, store, progress)
-    except (RunInterrupted, StoreUnavailable, DeviceUnavailable):
+        result = execute(job.request, registry, store, progress, workplace, interrupt)
+    except (RunInterrupted, StoreUnavailable, DeviceUnavailable, ClusterUnavailable, WorkersDiffer):
         raise
     except CapbenchError as error:
         reason = str(error)
     except Exception as error:  # noqa: BLE001 - the plugin border: one pair's fault is not the others'
         reason = f"{type(error).__name__}: {error}"
-    return Ended(job, result, " ".join(reason.split()), time.perf_counter() - started)
+    return Ended(index, job, result, " ".join(reason.split()), time.perf_counter() - started)

@@ -15,18 +15,19 @@ def run_plan(
 ) -> tuple[list[Result], list[MissingRecord]]:
     """Carries out a plan; returns the records that there are, and what is missing with the reason."""
     jobs = [_job(entry) for entry in plan.entries]
-    results: list[Result] = []
+    results: dict[int, Result] = {}
     missing = list(plan.missing)
     covered = {(row.task, row.architecture, row.tier) for row in missing}
     folder.write_missing(missing, covered)
-    for entry, ended in zip(plan.entries, carry_out(jobs, registry, store, progress), strict=True):
+    for ended in carry_out(jobs, registry, store, progress):
+        entry = plan.entries[ended.index]
         covered.add(entry.place_name)
         if ended.result is None:
             missing.append(_failed(entry, ended.reason))
         else:
-            results.append(folder.write(ended.result, entry.place, store))
+            results[ended.index] = folder.write(ended.result, entry.place, store)
         folder.write_missing(missing, covered)
-    return results, missing
+    return [results[index] for index in sorted(results)], missing
 
 
 def _job(entry: Entry) -> Job:

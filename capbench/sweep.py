@@ -17,7 +17,7 @@ from capbench.options import RunOptions, build_request
 from capbench.registry import Registry
 from capbench.request import check_pair
 from capbench.results import Result
-from capbench.series import Ended, Job, SeriesProgress, carry_out
+from capbench.series import Ended, Job, SeriesProgress, carry_out, in_order
 from capbench.settings import SECTIONS
 from capbench.store import Store
 
@@ -122,7 +122,7 @@ def run_sweep(
 ) -> list[Point]:
     """Every point of the grid in order; one that cannot be set up or run stays, with the reason."""
     places = lay_out(options, grid, registry)
-    ended = carry_out([place.job for place in places if place.job], registry, store, progress)
+    ended = in_order(carry_out([place.job for place in places if place.job], registry, store, progress))
     return [arrived(place, ended) for place in places]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from capbench.errors import BadDocument, BadSetting
+from capbench.series import Ended, in_order
 from capbench.sweep import parse_grid, read_sweep
 
 AT = ("--task", "rgr", "--arch", "mha", "--preset", "smoke", "--at", "12", "--seeds", "2", "--lr", "0.4")
@@ -181,3 +182,20 @@ def test_fields_that_move_together_may_each_have_a_value_of_their_own(capbench) 
     assert found == [(8, 2, 6), (16, 4, 10)]
     wrong = capbench(*words, "--grid", "task.n_items+task.d_item=[[8,2,3]]")
     assert "takes one value or a list of 2, got [8, 2, 3]" in wrong.out + wrong.err
+
+
+def test_jobs_that_end_in_any_order_are_told_in_the_order_they_were_given() -> None:
+    told = []
+    ended = (Ended(index, None, None, "", 0.0) for index in (2, 0, 1, 3))
+
+    def watched():
+        for each in ended:
+            yield each
+            told.append(each.index)
+
+    assert [(each.index, list(told)) for each in in_order(watched())] == [
+        (0, [2]),
+        (1, [2, 0]),
+        (2, [2, 0]),
+        (3, [2, 0, 1]),
+    ]

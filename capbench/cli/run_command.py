@@ -9,6 +9,7 @@ import click
 
 from capbench.cli.completion import archs, solvers, tasks
 from capbench.cli.plugin_options import PluginOptions
+from capbench.cli.where_options import where_options
 
 SET_HELP = (
     "Override a field: task.n_items=32, arch.n_heads=8, solver.decay=linear; VALUE may be JSON, or @FILE of JSON."
@@ -57,7 +58,7 @@ SET_HELP = (
 @click.option(
     "--solver", default="adam", show_default=True, metavar="NAME", shell_complete=solvers, help="How weights are found."
 )
-@click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
+@where_options
 @click.option(
     "--trial-timeout",
     type=click.FloatRange(min=0, max=1e6),
@@ -103,6 +104,9 @@ def run_command(
     steps: int | None,
     solver: str,
     device: str,
+    executor: Literal["local", "ray"],
+    address: str,
+    gpus: float,
     trial_timeout: float,
     dtype: Literal["float32", "float64", "tf32", "bfloat16"] | None,
     compile_mode: Literal["auto", "on", "off"],
@@ -138,6 +142,9 @@ def run_command(
         steps=steps,
         solver=solver,
         device=device,
+        executor=executor,
+        address=address,
+        gpus=gpus,
         compile_mode=compile_mode,
         trial_timeout=trial_timeout,
         dtype=dtype,

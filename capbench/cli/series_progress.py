@@ -38,7 +38,7 @@ class SeriesLines:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._place = ""
+        self._n_ended, self._n_jobs = 0, 0
 
     @property
     def run(self) -> Listener:
@@ -46,12 +46,13 @@ class SeriesLines:
         return Silent()
 
     def begins(self, job: Job, n_before: int, n_jobs: int) -> None:
-        """Remembers the place; the line comes when the run has ended."""
-        self._place = f"[{n_before + 1}/{n_jobs}]"
+        """Remembers how many there are; the line comes when the run has ended."""
+        self._n_jobs = n_jobs
 
     def ended(self, ended: Ended, seconds_left: float | None) -> None:
         """Says what came out, how long it took, and how much is left."""
-        line = f"{self._place} {_outcome(ended)}{_left(seconds_left)}"
+        self._n_ended += 1
+        line = f"[{self._n_ended}/{self._n_jobs}] {_outcome(ended)}{_left(seconds_left)}"
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from capbench.cli.plugin_options import PluginOptions
+from capbench.cli.where_options import where_options
 
 
 @click.command("suite")
@@ -22,7 +24,7 @@ from capbench.cli.plugin_options import PluginOptions
     metavar="FOLDER",
     help="Where the records go. Default: leaderboard/records if it is there, else records.",
 )
-@click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda, cuda:N or mps.")
+@where_options
 @click.pass_obj
 def suite_command(
     plugins: PluginOptions,
@@ -34,6 +36,9 @@ def suite_command(
     archs: str | None,
     out: Path | None,
     device: str,
+    executor: Literal["local", "ray"],
+    address: str,
+    gpus: float,
 ) -> None:
     """Measure every fitting pair of a suite: NAME (see --list) or the path of a .toml file.
 
@@ -48,6 +53,7 @@ def suite_command(
     from capbench.store import Store, home
     from capbench.suite import load_suite, suite_names
     from capbench.suite_run import run_plan
+    from capbench.where import Where
 
     if only_list:
         click.echo(suites_text([load_suite(each) for each in suite_names()]))
@@ -56,9 +62,10 @@ def suite_command(
         raise BadSetting(f"capbench suite takes the name of a suite ({', '.join(suite_names())}) or a .toml file")
     suite = load_suite(name)
     part = parse_shard(shard) if shard else (1, 1)
+    where = Where(device, executor, address, gpus)
     with plugins_print_to_stderr():
         registry = plugins.load()
-        plan = make_plan(suite, registry, _names(tasks), _names(archs), device).shard(*part)
+        plan = make_plan(suite, registry, _names(tasks), _names(archs), where).shard(*part)
     if dry_run:
         click.echo(plan_text(plan))
         return

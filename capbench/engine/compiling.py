@@ -32,35 +32,52 @@ class Compiling:
 
     mode: CompileMode = "off"
     folder: Path | None = None
+    known: frozenset[str] = frozenset()
+    """Shapes that were compiled before, as told by somebody who has the folder."""
 
     def block(self, group: LaneGroup, lane_bytes: int, device: torch.device) -> int | None:
         """The lanes of a compiled step's block, or None where the group runs eagerly.
 
         The work ahead decides and not a clock: the same run makes the same choice and gets the same numbers.
         """
-        block = min(max(2, len(group.trials)), LANES_A_BLOCK.get(device.type, LANES_A_BLOCK["cpu"]))
+        block = _lanes_a_block(group, device)
         if self.mode == "auto":
-            known = self.folder is not None and self._mark(group, block, device).exists()
-            cost = AGAIN_SECONDS if known else FIRST_SECONDS
+            cost = AGAIN_SECONDS if self._knows(_shape(group, block, device)) else FIRST_SECONDS
             return block if _seconds(group, lane_bytes) * SHARE_SAVED > cost else None
         return block if self.mode == "on" else None
+
+    def elsewhere(self, group: LaneGroup, device: torch.device) -> Compiling:
+        """The same choice for a process without the folder: it is told whether the group's shape is known."""
+        shape = _shape(group, _lanes_a_block(group, device), device)
+        return Compiling(self.mode, known=frozenset({shape} if self._knows(shape) else ()))
 
     def prepare(self) -> None:
         """Has the compiler keep its work in the folder, unless the user has said where."""
         if self.folder is not None:
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(self.folder / "kernels"))
 
-    def remember(self, group: LaneGroup, block: int, device: torch.device) -> None:
-        """Notes that the shape has been compiled here."""
+    def remember(self, group: LaneGroup, device: torch.device) -> None:
+        """Notes that the group's shape has been compiled."""
         if self.folder is not None:
-            mark = self._mark(group, block, device)
+            mark = self._mark(self.folder, _shape(group, _lanes_a_block(group, device), device))
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
 
-    def _mark(self, group: LaneGroup, block: int, device: torch.device) -> Path:
-        assert self.folder is not None
-        shape = f"{group.pair.identity} {group.slots} {block} {device.type} {torch.__version__}"
-        return self.folder / "shapes" / hashlib.sha256(shape.encode()).hexdigest()[:32]
+    def _knows(self, shape: str) -> bool:
+        return shape in self.known or (self.folder is not None and self._mark(self.folder, shape).exists())
+
+    def _mark(self, folder: Path, shape: str) -> Path:
+        return folder / "shapes" / shape
+
+
+def _lanes_a_block(group: LaneGroup, device: torch.device) -> int:
+    return min(max(2, len(group.trials)), LANES_A_BLOCK.get(device.type, LANES_A_BLOCK["cpu"]))
+
+
+def _shape(group: LaneGroup, block: int, device: torch.device) -> str:
+    """Hash of all that a compiled step depends on."""
+    shape = f"{group.pair.identity} {group.slots} {block} {device.type} {torch.__version__}"
+    return hashlib.sha256(shape.encode()).hexdigest()[:32]
 
 
 def _seconds(group: LaneGroup, lane_bytes: int) -> float:

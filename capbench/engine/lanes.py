@@ -57,6 +57,11 @@ class Pair:
     solver: Configured[Solver]
     training: Training
 
+    @property
+    def plugins(self) -> tuple[Configured[Task], Configured[Architecture], Configured[Solver]]:
+        """Its three plugins."""
+        return self.task, self.architecture, self.solver
+
     @cached_property
     def identity(self) -> str:
         """Canonical text of all that decides a trial but for its load, seed and rate."""
@@ -141,6 +146,11 @@ class LaneGroup:
     def part(self, trials: tuple[TrialSpec, ...]) -> LaneGroup:
         """The same group with other trials."""
         return replace(self, trials=trials)
+
+    def parts(self, size: int) -> list[LaneGroup]:
+        """The group in parts of so many trials at most, in their order."""
+        starts = range(0, len(self.trials), size)
+        return [self.part(self.trials[start : start + size]) for start in starts]
 
 
 def group_trials(work: Iterable[tuple[Pair, TrialSpec]], n_ahead: int = 0) -> list[LaneGroup]:

@@ -56,7 +56,12 @@ def lanes_that_fit(pair: Pair, slots: int, device: torch.device) -> int:
         return MOST_LANES["cpu"]
     need = memory_need(pair, slots)
     room = (SHARE * free_memory(device) - need.fixed) / need.a_lane
-    return int(min(max(2, room), MOST_LANES.get(device.type, MOST_LANES["cpu"])))
+    return int(min(max(2, room), most_lanes(device)))
+
+
+def most_lanes(device: torch.device) -> int:
+    """The lanes beyond which a group gains nothing on a device, whatever its memory."""
+    return MOST_LANES.get(device.type, MOST_LANES["cpu"])
 
 
 def free_memory(device: torch.device) -> int:

@@ -141,7 +141,7 @@ class GroupTraining:
         if self.stepper.compile_seconds:
             cost.spend("compile", self.stepper.compile_seconds)
             cost.spend("steps", -self.stepper.compile_seconds)
-            compiling.remember(group, self.stepper.lanes_a_block, device)
+            compiling.remember(group, device)
 
 
 class Tally:

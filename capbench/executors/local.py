@@ -19,7 +19,7 @@ from capbench.engine.memory import lanes_that_fit
 from capbench.engine.train import OnProgress, OnTrial, train_group
 from capbench.errors import TrialTimedOut, UserError
 from capbench.executors.deadline import Deadline
-from capbench.results import Trial, TrialStatus
+from capbench.results import Trial, TrialStatus, Worker
 from capbench.solver import GradientSolver
 
 TRIAL_TIMEOUT = 600.0
@@ -37,6 +37,12 @@ class Fault:
     text: str
     is_timeout: bool
     is_memory: bool
+
+    @property
+    def record(self) -> str:
+        """What a failed trial says of it."""
+        remedy = "out of memory with one model alone: make the task or the architecture smaller"
+        return f"{self.text.rstrip()}\n{remedy}" if self.is_memory else self.text.rstrip()
 
 
 class LocalExecutor:
@@ -58,6 +64,11 @@ class LocalExecutor:
             keep_memory()
             use_fitting_threads()
 
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """Nobody: this process trains."""
+        return ()
+
     def run(self, groups: Iterable[LaneGroup], on_trial: OnTrial, on_progress: OnProgress) -> Cost:
         """Runs each group to its end."""
         cost = Cost()
@@ -69,8 +80,7 @@ class LocalExecutor:
     def _fitting(self, group: LaneGroup) -> list[LaneGroup]:
         """The group in parts that fit the device's memory, by estimate or by what has not fitted before."""
         size = self._most_lanes.get((group.pair.identity, group.slots)) or self._estimated(group)
-        starts = range(0, len(group.trials), size)
-        return [group.part(group.trials[start : start + size]) for start in starts]
+        return group.parts(size)
 
     def _estimated(self, group: LaneGroup) -> int:
         """How many lanes should fit."""
@@ -98,7 +108,7 @@ class LocalExecutor:
             self._remember(group, len(left))
         if len(left) == 1 or (fault.is_timeout and self._gives_up(timeout)):
             for trial in left:
-                on_trial(_failed(group, trial, fault), {})
+                on_trial(failed_trial(group, trial, fault.record), {})
             return
         shorter = timeout * SHORTER if fault.is_timeout else timeout
         for half in (left[: len(left) // 2], left[len(left) // 2 :]):
@@ -145,11 +155,8 @@ class LocalExecutor:
         return self._waited >= MOST_WAITED * self._timeout
 
 
-def _failed(group: LaneGroup, trial: TrialSpec, fault: Fault) -> Trial:
+def failed_trial(group: LaneGroup, trial: TrialSpec, error: str) -> Trial:
     """The record of a trial that could not be run."""
-    remedy = (
-        "\nout of memory with one model alone: make the task or the architecture smaller" if fault.is_memory else ""
-    )
     return Trial(
         key=group.pair.key(trial),
         load=trial.load,
@@ -158,5 +165,5 @@ def _failed(group: LaneGroup, trial: TrialSpec, fault: Fault) -> Trial:
         status=TrialStatus.FAILED,
         steps=0,
         metrics={},
-        error=fault.text.rstrip() + remedy,
+        error=error,
     )

@@ -1,4 +1,4 @@
-"""Prints every case as ratios of its loop, since only these are claims, and writes them to docs/performance.md."""
+"""Prints what was measured, ratios where only these are claims, and writes it to docs/performance.md and scaling.md."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 from performance_page import Timed, page, step_table, write_charts
+from scaling_page import section, write_section
 
 ROOT = Path(__file__).parents[2]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-page", action="store_true", help="write docs/performance.md and its charts")
+    parser.addoption(
+        "--write-page",
+        action="store_true",
+        help="write docs/performance.md, its charts and the section of docs/scaling.md",
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -21,6 +26,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if steps:
         terminalreporter.write_line("")
         terminalreporter.write_line(step_table(steps, "simple"))
-    if config.getoption("--write-page") and timed:
+    scaling = [t for t in timed if t.group.startswith("scaling")]
+    if scaling:
+        terminalreporter.write_line(section(scaling))
+    if config.getoption("--write-page") and steps:
         (ROOT / "docs" / "performance.md").write_text(page(timed), encoding="utf-8")
         write_charts(timed, ROOT / "docs" / "performance.svg")
+    if config.getoption("--write-page") and scaling:
+        write_section(scaling, ROOT / "docs" / "scaling.md")

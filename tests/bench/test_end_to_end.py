@@ -14,6 +14,7 @@ from capbench.capacity import Axis, fit_threshold
 from capbench.engine.lanes import Pair, TrialSpec
 from capbench.engine.stack import make_module, make_problem
 from capbench.engine.verdicts import Lane, verdict
+from capbench.executors.workplace import ThisMachine
 from capbench.measurement import Measurement
 from capbench.options import RunOptions, build_request
 from capbench.registry import load_registry
@@ -62,7 +63,9 @@ def test_search(benchmark, registry, found) -> None:
 
 def test_grid_and_loop(benchmark, registry, found) -> None:
     result: Result = found["result"]
-    run = Measurement(found["request"], result.protocol, registry, found["store"], Quiet(), torch.device("cpu"))
+    run = Measurement(
+        found["request"], result.protocol, registry, found["store"], Quiet(), ThisMachine(torch.device("cpu"))
+    )
     points = grid_points(result)
     seeds = range(max(Counter(t.load for t in result.trials if t.learning_rate == result.rates.best).values()))
     plan = [(load, seed, rate) for load in points for seed in seeds for rate in result.protocol.learning_rates]

@@ -86,8 +86,10 @@ def test_long_work_is_worth_compiling_and_less_is_where_the_shape_is_known(tmp_p
     assert auto.block(group, int(1.01 * work / 1e5), cpu) == LANES_A_BLOCK["cpu"]
     assert auto.block(group, int(0.99 * work / 1e5), cpu) is None
     assert auto.block(replace(group, n_ahead=5), int(0.99 * work / 1e5), cpu) == LANES_A_BLOCK["cpu"]
-    auto.remember(group, LANES_A_BLOCK["cpu"], cpu)
-    assert auto.block(group, int(0.3 * work / 1e5), cpu) == LANES_A_BLOCK["cpu"]
+    assert auto.elsewhere(group, cpu).block(group, int(0.3 * work / 1e5), cpu) is None
+    auto.remember(group, cpu)
+    for chosen in (auto, auto.elsewhere(group, cpu)):
+        assert chosen.block(group, int(0.3 * work / 1e5), cpu) == LANES_A_BLOCK["cpu"]
     assert Compiling("auto").block(group, int(0.3 * work / 1e5), cpu) is None
     assert Compiling("off", tmp_path).block(group, int(9 * work), cpu) is None
 

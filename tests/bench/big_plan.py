@@ -1,0 +1,66 @@
+"""A run of 100,000 trials on a cluster, up to its first groups: how long until they are sent, and in what memory."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+
+STARTED = time.monotonic()
+
+from capbench.errors import RunInterrupted  # noqa: E402 - importing is part of what is timed
+from capbench.executors.flight import Flight  # noqa: E402
+from capbench.executors.ray import RayCluster  # noqa: E402
+from capbench.options import RunOptions, build_request  # noqa: E402
+from capbench.registry import load_registry  # noqa: E402
+from capbench.runner import execute  # noqa: E402
+from capbench.store import Store, home  # noqa: E402
+
+N_TRIALS = 100_000
+ENOUGH = 1000
+"""Trials stored before the run is ended: by then groups come, are stored and are followed by others."""
+found: dict[str, float] = {"trials": N_TRIALS}
+send, receive = RayCluster.send, Flight.receive
+
+
+class Listener:
+    """Ends the run as Ctrl-C would, once it has seen enough."""
+
+    n_trained = 0
+
+    def plan(self, *_: object) -> None:
+        found["planned_seconds"] = time.monotonic() - STARTED
+
+    def trained(self, *_: object) -> None:
+        self.n_trained += 1
+        if self.n_trained == ENOUGH:
+            raise KeyboardInterrupt
+
+    def step(self, *_: object) -> None: ...
+
+
+def first_sent(self: RayCluster, parcel):
+    ref = send(self, parcel)
+    found.setdefault("sent_seconds", time.monotonic() - STARTED)
+    found.setdefault("sent_cpu_seconds", time.process_time())
+    found.setdefault("sent_megabytes", megabytes())
+    return ref
+
+
+def megabytes() -> float:
+    """The most memory that this process has had so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+RayCluster.send = first_sent
+options = RunOptions(
+    "rgr", "mha", preset="smoke", at=12, rates=(0.4,), steps=50, seeds=N_TRIALS, compile_mode="off",
+    executor="ray", address=sys.argv[1],
+)  # fmt: skip
+registry = load_registry()
+try:
+    execute(build_request(options, registry), registry, Store(home()), Listener())
+except RunInterrupted:
+    found["megabytes"] = megabytes()
+    print(json.dumps(found))

@@ -1,0 +1,208 @@
+"""Past one machine: what a second worker gains, the driver costs, a large plan takes to start, a suite would take."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import ray
+import torch
+from scaling_estimate import Quiet, cost_of, makespan
+
+from capbench.errors import CapbenchError
+from capbench.executors.ray import RayCluster
+from capbench.options import RunOptions
+from capbench.plan import Plan, make_plan
+from capbench.registry import Registry, load_registry
+from capbench.series import Job, carry_out
+from capbench.store import Store
+from capbench.suite import load_suite
+from capbench.sweep import parse_grid, results_of, run_sweep
+from capbench.where import Where
+from tests.executors.nodes import RayNodes, two_nodes
+
+N_GROUPS = 32
+GROUPS = {"seeds": 32, "rates": (0.4,), "steps": 400, "compile_mode": "off"}
+"""Groups of about two seconds each: 32 lanes of rgr × mha at its standard size, all of one shape."""
+ENTRIES = (("rgr", "mha"), ("rgr", "headsplit"), ("triples", "mlp"), ("sequences", "mlp"))
+"""Pairs of the standard suite, at its smallest tier, that the driver's share is measured on."""
+GPUS = (1, 8, 64, 512)
+SPEEDS = (10, 100)
+"""How many times as fast as one thread here a GPU is taken to be: nobody has measured it, so two are given."""
+
+
+class Series(Quiet):
+    """Hears of a series and says nothing."""
+
+    @property
+    def run(self) -> Quiet:
+        return self
+
+    def begins(self, *_: object) -> None: ...
+    def ended(self, *_: object) -> None: ...
+
+
+@dataclass
+class Driver:
+    """What this process spent, and the groups it sent meanwhile."""
+
+    cpu_seconds: float = 0.0
+    groups: int = 0
+
+
+@contextmanager
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+    """Counts groups and the CPU time of all threads of the driver, Ray's among them."""
+    driver, send = Driver(), RayCluster.send
+
+    def counted(self: RayCluster, parcel):
+        driver.groups += 1
+        return send(self, parcel)
+
+    monkeypatch.setattr(RayCluster, "send", counted)
+    started = time.process_time()
+    yield driver
+    driver.cpu_seconds = time.process_time() - started
+
+
+@pytest.fixture(scope="module")
+def registry() -> Registry:
+    return load_registry()
+
+
+@pytest.fixture(scope="module")
+def nodes(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
+    """Two nodes of one CPU, warm: their workers have started and have trained."""
+    with two_nodes(tmp_path_factory.mktemp("site")) as started:
+        sweep(started, registry, tmp_path_factory.mktemp("warm"), 6)
+        yield started
+
+
+@contextmanager
+def only_one_worker() -> Iterator[None]:
+    """One of the two CPUs is taken by an actor that does nothing."""
+    holder = ray.remote(Idle).options(num_cpus=1).remote()
+    ray.get(holder.ready.remote())
+    yield
+    ray.kill(holder)
+
+
+class Idle:
+    def ready(self) -> bool:
+        return True
+
+
+def sweep(nodes: RayNodes, registry: Registry, folder: Path, n_points: int) -> float:
+    """A run a point, a group a run; returns the seconds that workers have trained."""
+    options = RunOptions("rgr", "mha", at=1, executor="ray", address=nodes.address, **GROUPS)
+    grid = parse_grid([f"at={','.join(str(200 + i) for i in range(n_points))}"])
+    store = Store(folder)
+    points = run_sweep(options, grid, registry, store, Series())
+    store.close()
+    assert len(results_of(points)) == n_points
+    return sum(result.timing.train_seconds for result in results_of(points))
+
+
+@pytest.mark.parametrize("workers", ["one, before", "two", "one, after"])
+def test_a_second_worker(
+    benchmark, nodes: RayNodes, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    benchmark.group = "scaling: workers"
+    with watched(monkeypatch) as driver, only_one_worker() if workers != "two" else two_workers():
+        trained = benchmark.pedantic(sweep, (nodes, registry, tmp_path, N_GROUPS), rounds=1)
+    assert driver.groups == N_GROUPS
+    benchmark.extra_info.update(
+        workers=workers, groups=driver.groups, driver_cpu_seconds=driver.cpu_seconds, train_seconds=trained
+    )
+
+
+@contextmanager
+def two_workers() -> Iterator[None]:
+    yield
+
+
+def test_the_drivers_share_of_a_suite(
+    benchmark, nodes: RayNodes, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(load_suite("standard"), registry, where=Where("cpu", "ray", nodes.address))
+    entries = [e for e in plan.entries if (e.task, e.architecture) in ENTRIES and e.place.tier == 1000]
+    jobs = [Job(f"{e.task} × {e.architecture}", e.request, e.n_parameters) for e in entries]
+    store = Store(tmp_path)
+    benchmark.group = "scaling: suite"
+    with watched(monkeypatch) as driver:
+        ended = benchmark.pedantic(lambda: list(carry_out(jobs, registry, store, Series())), rounds=1)
+    store.close()
+    results = [each.result for each in ended if each.result]
+    assert len(results) == len(ENTRIES)
+    asked = sum(len(result.trials) * result.protocol.steps for result in results)
+    benchmark.extra_info.update(
+        entries=[job.label for job in jobs],
+        groups=driver.groups,
+        driver_cpu_seconds=driver.cpu_seconds,
+        train_seconds=sum(result.timing.train_seconds for result in results),
+        trials=sum(len(result.trials) for result in results),
+        share_taken=sum(result.timing.lane_steps for result in results) / asked,
+    )
+
+
+def test_a_plan_of_100_000_trials(benchmark, nodes: RayNodes, tmp_path: Path) -> None:
+    command = [sys.executable, str(Path(__file__).parent / "big_plan.py"), nodes.address]
+    environment = {**os.environ, "CAPBENCH_HOME": str(tmp_path)}
+    benchmark.group = "scaling: plan"
+    done = benchmark.pedantic(
+        subprocess.run, (command,), {"env": environment, "capture_output": True, "text": True, "check": False}, rounds=1
+    )
+    assert done.returncode == 0, done.stderr
+    benchmark.extra_info.update(json.loads(done.stdout))
+
+
+def test_the_paper_suite(benchmark, registry: Registry, request: pytest.FixtureRequest) -> None:
+    """Costs of its groups, timed one by one on one thread, and the schedule of all of them on many workers."""
+    measured = {b.group: b.extra_info for b in request.config._benchmarksession.benchmarks}
+    if not {"scaling: suite", "scaling: workers"} <= measured.keys():
+        pytest.skip("it takes the driver's cost and the share of steps that the other benchmarks measure")
+    suite = measured["scaling: suite"]
+    driver_seconds = suite["driver_cpu_seconds"] / suite["groups"]
+    plan = make_plan(load_suite("paper"), registry, where=Where("cpu"))
+    benchmark.group = "scaling: paper"
+    with one_thread():
+        runs, left_out = benchmark.pedantic(costs, (plan, registry, suite["share_taken"]), rounds=1)
+    hours = {speed: [makespan(runs, n_gpus, speed, driver_seconds) / 3600 for n_gpus in GPUS] for speed in SPEEDS}
+    benchmark.extra_info.update(
+        runs=len(runs),
+        left_out=left_out,
+        groups=sum(len(each) for run in runs for each in run.rounds),
+        thread_hours=sum(run.seconds for run in runs) / 3600,
+        longest_hours=max(run.seconds for run in runs) / 3600,
+        share_taken=suite["share_taken"],
+        driver_seconds=driver_seconds,
+        gpus=GPUS,
+        hours=hours,
+    )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def costs(plan: Plan, registry: Registry, share_taken: float) -> tuple[list, int]:
+    """What each run of a plan would cost; those that cannot be planned on paper are counted."""
+    runs, left_out = [], 0
+    for entry in plan.entries:
+        try:
+            runs.append(cost_of(entry, registry, share_taken))
+        except CapbenchError:
+            left_out += 1
+    return runs, left_out

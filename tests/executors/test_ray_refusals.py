@@ -1,0 +1,183 @@
+"""What cannot be is refused in one line with the remedy, within seconds: no Ray, no cluster, no GPU, wrong words."""
+
+from __future__ import annotations
+
+import http.server
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import ray
+import torch
+
+import capbench as cb
+from capbench.errors import BadSetting, ClusterUnavailable, DeviceUnavailable
+from capbench.executors import connection
+from capbench.executors import ray as cluster
+from capbench.executors.ray import Slots, threads_a_worker
+from capbench.executors.workplace import open_workplace
+from capbench.where import Where
+
+RUN = ("run", "--task", "rgr", "--arch", "mha", "--preset", "smoke", "--executor", "ray")
+
+
+@pytest.fixture(autouse=True)
+def in_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if ray.is_initialized():
+        ray.shutdown()
+
+
+def test_without_ray_the_extra_is_named(capbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("capbench.executors.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for words in (RUN, ("suite", "smoke", "--executor", "ray"), ("sweep", *RUN[1:], "--grid", "arch.n_heads=1,2")):
+        done = capbench(*words)
+        assert done.code == 2, done.err
+        assert done.err.splitlines()[-1] == (
+            "error: --executor ray needs Ray, which is not installed here; pip install 'capbench[ray]'"
+        )
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1"])
+def test_an_address_where_nobody_listens_is_refused_at_once(capbench, address: str) -> None:
+    started = time.monotonic()
+    done = capbench(*RUN, "--address", address)
+    assert done.code == 2
+    (line,) = done.err.splitlines()
+    assert line.startswith(f"error: no Ray cluster answers at {address}: ")
+    assert "ray start --head" in line
+    assert time.monotonic() - started < 10
+
+
+def test_the_address_in_the_environment_is_the_one_that_auto_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(ClusterUnavailable, match=r"no Ray cluster answers at 127\.0\.0\.1:1"):
+        open_workplace(Where(executor="ray"))
+
+
+def test_where_no_cluster_runs_auto_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(ClusterUnavailable, match="no Ray cluster runs on this machine; start one with `ray start"):
+        open_workplace(Where(executor="ray"))
+
+
+def test_a_cluster_of_another_version_is_refused_with_what_ray_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        raise RuntimeError("Version mismatch: the cluster was started with Ray: 1.0")
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(connection, "_knock", lambda _: None)
+    with pytest.raises(ClusterUnavailable, match="at head:6379 cannot be joined: Version mismatch"):
+        open_workplace(Where(executor="ray", address="head:6379"))
+
+
+def test_a_port_that_is_no_cluster_is_given_up_after_seconds(tmp_path) -> None:
+    """In a process of its own: what Ray has begun there cannot be taken back."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    code = (
+        "from capbench.executors import connection\n"
+        "from capbench.errors import ClusterUnavailable\n"
+        "connection.JOIN_SECONDS = 2\n"
+        "try:\n"
+        f"    connection.connect('127.0.0.1:{server.server_port}')\n"
+        "except ClusterUnavailable as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    server.shutdown()
+    server.server_close()
+    assert "did not prove a Ray cluster within 2 s; check --address" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        (Where(executor="rya"), "--executor takes local or ray, got 'rya'"),
+        (Where(address="head:6379"), "--address and --gpus are for a Ray cluster; add --executor ray"),
+        (Where(gpus=0.5), "--address and --gpus are for a Ray cluster; add --executor ray"),
+        (Where(executor="ray", address="head"), "--address takes auto, HOST:PORT or ray://HOST:PORT, got 'head'"),
+        (Where(executor="ray", address="http://head:1"), "--address takes auto"),
+        (Where(executor="ray", gpus=1.5), "--gpus takes a share of one GPU, above 0 and up to 1, got 1.5"),
+    ],
+)
+def test_words_that_say_nothing_are_refused_before_anything_is_asked(where: Where, message: str) -> None:
+    with pytest.raises(BadSetting, match=message.replace("(", r"\(")):
+        open_workplace(where)
+
+
+def test_the_python_api_takes_the_same_words_and_refuses_the_same() -> None:
+    with pytest.raises(BadSetting, match="add --executor ray"):
+        cb.run(task="rgr", arch="mha", address="head:6379")
+    with pytest.raises(ClusterUnavailable, match="no Ray cluster answers"):
+        cb.run(task="rgr", arch="mha", executor="ray", address="127.0.0.1:1")
+
+
+def nodes_with(*resources: dict[str, float]) -> list[dict[str, object]]:
+    return [{"NodeID": f"{i}", "Alive": True, "Resources": each} for i, each in enumerate(resources)]
+
+
+@pytest.fixture
+def three_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = nodes_with({"CPU": 8, "GPU": 2}, {"CPU": 2, "GPU": 8}, {"CPU": 3})
+    monkeypatch.setattr(ray, "nodes", lambda: found)
+
+
+@pytest.mark.parametrize(
+    ("device", "threads", "gpus", "slots"),
+    [
+        ("cpu", 1, 1.0, 8 + 2 + 3),
+        ("cpu", 4, 1.0, 2 + 0 + 0),
+        ("cuda", 1, 1.0, 2 + 2 + 0),
+        ("cuda", 1, 0.5, 4 + 2 + 0),
+        ("cuda", 1, 0.3333, 6 + 2 + 0),
+        ("cuda", 1, 0.3, 6 + 2 + 0),  # a share never spans two GPUs: what three leave of one is lost
+        ("cuda", 4, 0.5, 2 + 0 + 0),
+    ],
+)
+@pytest.mark.usefixtures("three_nodes")
+def test_slots_are_what_cpus_and_shares_of_gpus_allow_on_each_node(
+    device: str, threads: int, gpus: float, slots: int
+) -> None:
+    assert Slots(Where(device, "ray", gpus=gpus), torch.device(device), threads).count() == slots
+
+
+@pytest.mark.usefixtures("three_nodes")
+def test_auto_takes_the_gpus_of_a_cluster_and_what_no_node_has_is_refused() -> None:
+    assert cluster._device(Where("auto", "ray"), 1).type == "cuda"
+    assert cluster._device(Where("cpu", "ray"), 1).type == "cpu"
+    with pytest.raises(DeviceUnavailable, match="no node of the Ray cluster has the 9 CPUs that a lane group takes"):
+        cluster._device(Where("cpu", "ray"), 9)
+    for device in ("cuda:1", "mps"):
+        with pytest.raises(DeviceUnavailable, match="on a Ray cluster --device takes auto, cpu or cuda, got"):
+            cluster._device(Where(device, "ray"), 1)
+
+
+def test_a_cluster_that_stays_empty_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = nodes_with({"CPU": 2})
+    monkeypatch.setattr(ray, "nodes", lambda: found)
+    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0)
+    slots = Slots(Where("cpu", "ray"), torch.device("cpu"), 1)
+    assert slots.count() == 2
+    found.clear()
+    assert slots.count() == 0, "nodes may come back"
+    monkeypatch.setattr(cluster, "EMPTY_SECONDS", -1)
+    with pytest.raises(ClusterUnavailable, match=r"no node for a lane group .* stored: start nodes and give the same"):
+        slots.count()
+
+
+@pytest.mark.parametrize(("said", "threads"), [(None, 1), ("4", 4), ("0", 1), ("4,2", 1), ("", 1)])
+def test_a_worker_has_one_thread_unless_the_usual_variable_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, threads: int
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if said is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", said)
+    assert threads_a_worker() == threads
