@@ -70,7 +70,7 @@ def setting(point: PointRecord, name: str) -> JsonValue:
     found = point.settings.get(name, point.numbers.get(name))
     if found is None:
         raise BadSetting(f"no field {name!r}; known: {', '.join(sorted(point.settings))}")
-    return found
+    return int(found) if isinstance(found, float) and found.is_integer() else found
 
 
 def measured(point: PointRecord, words: str) -> Measured:

@@ -9,6 +9,7 @@ not shown here       there is nothing to tell by: no points, or an interval too 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -138,7 +139,7 @@ def _trend(claim: TrendClaim, data: Reproduction) -> Finding:
     if len(line) < (3 if "inside" in claim.expected else 2):
         raise NothingToTell(f"{len(line)} values of {claim.x} show no trend")
     (start, first), (stop, last) = line[0], line[-1]
-    words = f"{shown(first)} at {claim.x} = {number(start)}, {shown(last)} at {number(stop)}"
+    words = f"{shown(first)} at {short(claim.x)} = {number(start)}, {shown(last)} at {number(stop)}"
     values = [value for _, value in line]
     if claim.expected == "flat":
         assert claim.within is not None
@@ -183,7 +184,7 @@ def _ratio(claim: RatioClaim, data: Reproduction) -> Finding:
     points = _selected(data, claim.sweep, claim.only)
     ratios = [measured(point, f"({claim.y}) / bound.{claim.bound}") for point in points]
     least, most = min(ratios, key=lambda r: r.value), max(ratios, key=lambda r: r.value)
-    words = f"{shown(least)} to {shown(most)} over {len(ratios)} points"
+    words = shown(least) if len(ratios) == 1 else f"{shown(least)} to {shown(most)} over {len(ratios)} points"
     if claim.least is not None:
         if all(ratio.floor >= claim.least for ratio in ratios):
             return Finding(words, Outcome.AGREES)
@@ -204,12 +205,19 @@ def published_words(claim: Claim) -> str:
         case ValueClaim() | FitClaim():
             return _span_words(claim.published, claim.within)
         case TrendClaim():
-            return f"{claim.y} {claim.expected} {'in' if claim.expected == 'flat' else 'with'} {claim.x}"
+            return f"{short(claim.y)} {claim.expected} {'in' if claim.expected == 'flat' else 'with'} {short(claim.x)}"
         case LargerClaim():
             return "larger" if claim.factor == 1 else f"more than {number(claim.factor)} times as large"
         case RatioClaim():
             return f"at least {number(claim.least)}" if claim.published is None else _span_words(claim.published, 0)
     raise NotImplementedError(type(claim).__name__)
+
+
+def short(words: str) -> str:
+    """A quantity as a reader meets it: the name without where it stands."""
+    if words == "at":
+        return "load"
+    return words.split(".")[-1] if re.fullmatch(r"[\w.]+", words) else words
 
 
 def shown(found: Measured) -> str:
@@ -275,7 +283,7 @@ def _turns(line: Sequence[tuple[float, Measured]], claim: TrendClaim, sign: int)
     """Whether the extreme lies inside and beyond both ends."""
     at, top = max(line, key=lambda pair: sign * pair[1].value)
     ends = [line[0][1], line[-1][1]]
-    words = f"{shown(top)} at {claim.x} = {number(at)}; {shown(ends[0])} and {shown(ends[1])} at the ends"
+    words = f"{shown(top)} at {short(claim.x)} = {number(at)}; {shown(ends[0])} and {shown(ends[1])} at the ends"
     if any(top is end for end in ends):
         return Finding(words, Outcome.DOES_NOT)
     gaps = [difference(top, end) if sign > 0 else difference(end, top) for end in ends]

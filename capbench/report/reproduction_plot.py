@@ -18,7 +18,7 @@ from capbench.quantity import filled
 from capbench.recipe_fit import fit_points, fitted
 from capbench.report.text import number, plain
 from capbench.reproduction import PointRecord, Reproduction
-from capbench.verdict import table_rows
+from capbench.verdict import short, table_rows
 
 Row = dict[str, str | float]
 COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#9d755d", "#bab0ac")
@@ -75,7 +75,7 @@ def _points(figure: Figure, data: Reproduction) -> alt.LayerChart:
     curve = _curve_rows(figure, data)
     if curve:
         chart = alt.Chart(alt.InlineData(values=curve))
-        layers.insert(0, chart.mark_line(color="#888888").encode(x=_x(figure), y=_y(figure)))
+        layers.insert(0, chart.mark_line(color="#888888").encode(x=_x(figure, rows), y=_y(figure)))
     return alt.LayerChart(layer=layers).properties(width=WIDTH, height=HEIGHT)
 
 
@@ -92,10 +92,10 @@ def _heat_map(figure: Figure, data: Reproduction) -> alt.LayerChart:
         for point in points
     ]
     across, down = (list(dict.fromkeys(str(setting(p, name)) for p in points)) for name in (figure.x, figure.series))
-    x = alt.X("x:N", title=figure.x_title or figure.x, sort=across, axis=alt.Axis(labelAngle=0))
-    y = alt.Y("y:N", title=figure.y_title or figure.series, sort=down[::-1])
+    x = alt.X("x:N", title=plain(figure.x_title or short(figure.x)), sort=across, axis=alt.Axis(labelAngle=0))
+    y = alt.Y("y:N", title=plain(figure.y_title or short(figure.series)), sort=down[::-1])
     chart = alt.Chart(alt.InlineData(values=rows))
-    colour = alt.Color("value:Q", title=figure.y[0], scale=alt.Scale(scheme="viridis"))
+    colour = alt.Color("value:Q", title=plain(short(figure.y[0])), scale=alt.Scale(scheme="viridis"))
     cells = chart.mark_rect().encode(x=x, y=y, color=colour)
     # A white rim keeps the figures legible on every colour.
     rim = chart.mark_text(color="black", stroke="white", strokeWidth=2.5, strokeOpacity=0.8).encode(
@@ -108,25 +108,27 @@ def _heat_map(figure: Figure, data: Reproduction) -> alt.LayerChart:
 
 def _marks(rows: Sequence[Row], figure: Figure, names: Sequence[str], mark: object, **looks: object) -> alt.Chart:
     chart = mark(alt.Chart(alt.InlineData(values=list(rows))), **looks)  # type: ignore[operator]
-    encoded: alt.Chart = chart.encode(x=_x(figure), y=_y(figure), color=_colour(names))
+    encoded: alt.Chart = chart.encode(x=_x(figure, rows), y=_y(figure), color=_colour(names))
     return encoded
 
 
 def _rules(rows: Sequence[Row], figure: Figure, names: Sequence[str]) -> alt.Chart:
     """The intervals."""
     chart = alt.Chart(alt.InlineData(values=list(rows))).mark_rule(strokeWidth=1.5)
-    encoded: alt.Chart = chart.encode(x=_x(figure), y=_y(figure, "low:Q"), y2="high:Q", color=_colour(names))
+    encoded: alt.Chart = chart.encode(x=_x(figure, rows), y=_y(figure, "low:Q"), y2="high:Q", color=_colour(names))
     return encoded
 
 
-def _x(figure: Figure) -> alt.X:
+def _x(figure: Figure, rows: Sequence[Row]) -> alt.X:
     scale = alt.Scale(type="log" if figure.log_x else "linear", nice=False, padding=12, zero=False)
-    return alt.X("x:Q", title=plain(figure.x_title or figure.x), scale=scale, axis=alt.Axis(tickCount=8, format="~s"))
+    is_whole = all(float(row["x"]).is_integer() for row in rows)
+    axis = alt.Axis(tickCount=8, format="~s", tickMinStep=1 if is_whole else 0)
+    return alt.X("x:Q", title=plain(figure.x_title or short(figure.x)), scale=scale, axis=axis)
 
 
 def _y(figure: Figure, column: str = "y:Q") -> alt.Y:
     scale = alt.Scale(type="log" if figure.log_y else "linear", zero=not figure.log_y)
-    return alt.Y(column, title=plain(figure.y_title or ", ".join(figure.y)), scale=scale)
+    return alt.Y(column, title=plain(figure.y_title or ", ".join(map(short, figure.y))), scale=scale)
 
 
 def _colour(names: Sequence[str]) -> alt.Color:
@@ -222,7 +224,7 @@ def _line_name(figure: Figure, data: Reproduction, sweep: str, point: PointRecor
     if len(figure.sweeps) > 1 or not (figure.series or len(figure.y) > 1):
         parts.append(next(each.label for each in data.recipe.sweeps if each.id == sweep))
     if figure.series:
-        parts.append(f"{figure.series.split('.')[-1]} = {setting(point, figure.series)}")
+        parts.append(f"{short(figure.series)} = {setting(point, figure.series)}")
     if len(figure.y) > 1:
-        parts.append(words)
+        parts.append(short(words))
     return plain(", ".join(parts))
