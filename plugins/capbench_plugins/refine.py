@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from pydantic import Field
@@ -24,6 +25,13 @@ class Refine(Adam):
     noise: float = Field(
         0.01, ge=0, le=10, description="share of a model's own random weights that is added to the constructed ones"
     )
+    sharpness: float = Field(
+        8.0,
+        gt=0,
+        le=1e6,
+        description="factor on the scores of a relation at the start: at 1 constructed margins are too small to count "
+        "in the loss, and training leaves them",
+    )
 
     def start(
         self,
@@ -41,7 +49,10 @@ class Refine(Adam):
             problem, load = _first(problem, most), most
         found = construct.find_weights(task, architecture, module, problem, load, generator)
         drawn = dict(module.named_parameters())
-        return {name: weight + self.noise * drawn[name].detach() for name, weight in found.items()}
+        weights = {name: weight + self.noise * drawn[name].detach() for name, weight in found.items()}
+        if "log_scale" in weights:
+            weights["log_scale"] = weights["log_scale"] + math.log(self.sharpness)
+        return weights
 
 
 def _first(problem: Problem, n_facts: int) -> Problem:
