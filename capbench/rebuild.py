@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar, cast
 
 from capbench.document import command
@@ -51,17 +51,11 @@ def rebuild(result: Result, registry: Registry) -> Request:
 
 def check_request(request: Request, result: Result) -> list[str]:
     """Where a document states another protocol or command than its own request comes to."""
-    parts = (
-        ("task", request.task.ref()),
-        ("architecture", request.architecture.ref()),
-        ("solver", request.solver.ref()),
-    )
-    findings = [line for name, here in parts for line in _other_origin(name, getattr(result, name), here)]
     loaded = {f"{plugin.distribution} {plugin.version}" for plugin in result.environment.plugins}
-    findings += [
-        f"environment.plugins: {getattr(result, name).plugin!r}, which provided the {name}, is not among them"
-        for name in parts
-        if getattr(result, name).plugin not in loaded
+    findings = [
+        *_other_origin("task", result.task, request.task.ref(), loaded),
+        *_other_origin("architecture", result.architecture, request.architecture.ref(), loaded),
+        *_other_origin("solver", result.solver, request.solver.ref(), loaded),
     ]
     if request.check() != result.protocol:
         findings.append("protocol: it is not what this capbench makes of the document's own request")
@@ -70,12 +64,14 @@ def check_request(request: Request, result: Result) -> list[str]:
     return findings
 
 
-def _other_origin(name: str, stated: PluginRef, here: PluginRef) -> Iterator[str]:
+def _other_origin(name: str, stated: PluginRef, here: PluginRef, loaded: Collection[str]) -> Iterator[str]:
     """Where a document names other fields, or another distribution, than the same code has here."""
     if stated.params != here.params:
         yield f"{name}.params: stated {stated.params}, this code has the fields {here.params}"
     if stated.plugin.rpartition(" ")[0] != here.plugin.rpartition(" ")[0]:
         yield f"{name}.plugin: stated {stated.plugin!r}, this code is of {here.plugin!r}"
+    if stated.plugin not in loaded:
+        yield f"{name}.plugin: {stated.plugin!r} is not among environment.plugins"
 
 
 def _words(result: Result) -> list[str]:
