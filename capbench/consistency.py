@@ -32,6 +32,7 @@ DERIVED = (
     "constructed",
     "run_id",
 )
+"""What the search must come to again, beside the bounds."""
 
 
 class Silent:
@@ -66,6 +67,9 @@ def check_summaries(result: Result) -> list[str]:
     """What of a document does not follow from its own trials, as far as that can be said without its plugins."""
     if not result.trials:
         return ["trials: the document has none"]
+    strangers = [line for trial in result.trials for line in _foreign(trial, result)]
+    if strangers:
+        return strangers
     summary = summarise(result.trials, result.protocol)
     bits = summary.metrics.get("bits", 0.0)
     pairs: list[tuple[str, JsonValue, JsonValue]] = [
@@ -82,6 +86,13 @@ def check_summaries(result: Result) -> list[str]:
     return found + [line for trial in result.trials for line in _contradictions(trial, result)]
 
 
+def _foreign(trial: Trial, result: Result) -> Iterator[str]:
+    """A trial whose learning rate the protocol does not have is none of this run's."""
+    rates = result.protocol.learning_rates or (None,)
+    if trial.learning_rate not in rates:
+        yield f"trials: {trial_name(trial)} has a learning rate that is not among protocol.learning_rates"
+
+
 def _contradictions(trial: Trial, result: Result) -> Iterator[str]:
     """A trial that is said to hold must meet the criterion by its own metric, and one that meets it must hold."""
     criterion = result.protocol.criterion
@@ -93,10 +104,10 @@ def _contradictions(trial: Trial, result: Result) -> Iterator[str]:
         yield f"trials: {trial_name(trial)} is said to be {trial.status.value}, its {criterion.metric} is {value:g}"
 
 
-def check_keys(result: Result, run: Measurement) -> list[str]:
+def check_keys(trials: Iterable[Trial], run: Measurement) -> list[str]:
     """Trials whose key is not that of their load, seed and rate: one of them was changed."""
     findings = []
-    for trial in result.trials:
+    for trial in trials:
         if run.pair(place(trial)).key(TrialSpec(trial.load, trial.seed, trial.learning_rate)) != trial.key:
             findings.append(
                 f"trials: {trial_name(trial)} has the key of another trial: its load, seed or rate was changed"
@@ -118,6 +129,7 @@ def replay(result: Result, request: Request, registry: Registry, folder: Path) -
         for name in DERIVED
         for line in differences(name, _plain(getattr(result, name)), _plain(getattr(derived, name)))
     ]
+    findings += differences("timing.grid_trials", result.timing.grid_trials, derived.timing.grid_trials)
     extra = len(result.trials) - len(derived.trials)
     if extra:
         findings.append(f"trials: {extra} of them are none that the search asks for")
@@ -128,14 +140,18 @@ def _bound_findings(result: Result, derived: Result, registry: Registry) -> list
     """Bounds that come out otherwise here, that nobody here knows, or that were left out."""
     here = {bound.id: bound for bound in derived.bounds}
     stated = {bound.id: bound for bound in result.bounds}
-    known_there = {plugin.entry_point for plugin in result.environment.plugins}
+    loaded_there = {(plugin.distribution, plugin.version) for plugin in result.environment.plugins}
     findings: list[str] = []
     for name, bound in stated.items():
         if name not in here:
-            raise CannotRepeat(f"the bound {name!r} is not installed here; install the plugin that provides it")
+            raise CannotRepeat(
+                f"the bound {name!r} is of no plugin that the document names and that is installed here; "
+                "install the one that provides it"
+            )
         findings += differences(f"bounds.{name}", _plain(bound), _plain(here[name]))
     for name, provided in registry.bounds.items():
-        if name not in stated and provided.provenance.entry_point in known_there:
+        origin = provided.provenance
+        if name not in stated and (origin.distribution, origin.version) in loaded_there:
             findings.append(f"bounds.{name}: it was left out")
     return findings
 

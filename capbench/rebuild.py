@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar, cast
 
 from capbench.document import command
@@ -51,12 +51,27 @@ def rebuild(result: Result, registry: Registry) -> Request:
 
 def check_request(request: Request, result: Result) -> list[str]:
     """Where a document states another protocol or command than its own request comes to."""
-    findings = []
+    loaded = {f"{plugin.distribution} {plugin.version}" for plugin in result.environment.plugins}
+    findings = [
+        *_other_origin("task", result.task, request.task.ref(), loaded),
+        *_other_origin("architecture", result.architecture, request.architecture.ref(), loaded),
+        *_other_origin("solver", result.solver, request.solver.ref(), loaded),
+    ]
     if request.check() != result.protocol:
         findings.append("protocol: it is not what this capbench makes of the document's own request")
     if command(request) != result.command:
         findings.append(f"command: stated {result.command!r}, the document's fields give {command(request)!r}")
     return findings
+
+
+def _other_origin(name: str, stated: PluginRef, here: PluginRef, loaded: Collection[str]) -> Iterator[str]:
+    """Where a document names other fields, or another distribution, than the same code has here."""
+    if stated.params != here.params:
+        yield f"{name}.params: stated {stated.params}, this code has the fields {here.params}"
+    if stated.plugin.rpartition(" ")[0] != here.plugin.rpartition(" ")[0]:
+        yield f"{name}.plugin: stated {stated.plugin!r}, this code is of {here.plugin!r}"
+    if stated.plugin not in loaded:
+        yield f"{name}.plugin: {stated.plugin!r} is not among environment.plugins"
 
 
 def _words(result: Result) -> list[str]:

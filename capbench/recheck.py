@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import tempfile
@@ -14,7 +13,8 @@ from pathlib import Path
 
 import torch
 
-from capbench.consistency import EXACT, check_keys, check_summaries, place, replay, trial_name
+from capbench.agreement import ASTRAY, astray, tolerance_text
+from capbench.consistency import check_keys, check_summaries, place, replay
 from capbench.errors import CannotRepeat, CapbenchError
 from capbench.executors.workplace import open_workplace
 from capbench.measurement import Measurement, Progress
@@ -22,12 +22,10 @@ from capbench.rebuild import check_request, rebuild
 from capbench.registry import Registry
 from capbench.request import Request
 from capbench.results import Machine, Result, Trial, TrialStatus
+from capbench.runner import construction
 from capbench.store import Store
+from capbench.suite_place import check_place, stated_suite
 
-CLOSE = 0.02
-"""How far a metric may be off on another machine before a changed verdict counts: training is chaotic there."""
-ASTRAY = 1 / 8
-"""Share of the sample that may go astray on another machine; none may on the same kind of machine."""
 MOST_FINDINGS = 12
 
 
@@ -51,68 +49,80 @@ class Recheck:
     tolerance: str = ""
 
 
-def recheck(result: Result, registry: Registry, progress: Progress, n_sample: int, seed: int | None = None) -> Recheck:
+def recheck(
+    result: Result,
+    registry: Registry,
+    progress: Progress,
+    n_sample: int,
+    seed: int | None = None,
+    suite_file: str | None = None,
+) -> Recheck:
     """Checks a document: first against itself, then against the search, then by running a sample of its trials."""
     wrong = check_summaries(result)
+    # What else is installed here was not there: another bound would start the search elsewhere.
+    there = registry.only({plugin.distribution for plugin in result.environment.plugins} | _origins(result))
     try:
-        request = rebuild(result, registry)
+        request = rebuild(result, there)
         _check_engine(result, open_workplace(request.where).machine)
+        wrong += check_place(result, stated_suite(result.suite, suite_file), there) if result.suite else []
     except CapbenchError as error:
         return _ended(Verdict.SUMMARIES_WRONG, wrong) if wrong else _ended(Verdict.CANNOT_RUN, [str(error)])
+    except Exception as error:  # noqa: BLE001 - the plugin border: fields that a plugin takes and then stumbles over
+        return _ended(Verdict.CANNOT_RUN, [*wrong, f"{type(error).__name__}: {error}"])
     with tempfile.TemporaryDirectory() as folder:
-        run = _measurement(request, registry, Path(folder) / "again", progress)
+        run = _measurement(request, there, Path(folder) / "again", progress)
         try:
             wrong += _check_search(result, run, Path(folder) / "replay")
-            return _ended(Verdict.SUMMARIES_WRONG, wrong) if wrong else _run_sample(result, run, n_sample, seed)
+            return _ended(Verdict.SUMMARIES_WRONG, wrong) if wrong else _run_samples(result, run, n_sample, seed)
         finally:
             run.store.close()
+
+
+def _origins(result: Result) -> set[str]:
+    """The distributions that a document's own plugins are of."""
+    return {ref.plugin.rpartition(" ")[0] for ref in (result.task, result.architecture, result.solver)}
 
 
 def _check_search(result: Result, run: Measurement, folder: Path) -> list[str]:
     """What is wrong with the request, the trials or what the search makes of them."""
     try:
-        wrong = check_request(run.request, result) + check_keys(result, run)
+        wrong = check_request(run.request, result) + check_keys(result.trials, run)
+        side = construction(run)
+        if side is not None and result.constructed is not None:
+            wrong += check_keys(result.constructed.trials, side)
         return wrong or replay(result, run.request, run.registry, folder)
     except CapbenchError as error:
         return [str(error)]
 
 
-def _run_sample(result: Result, run: Measurement, n_sample: int, seed: int | None) -> Recheck:
-    """Runs some of the trials again, for real, and compares."""
+def _run_samples(result: Result, run: Measurement, n_sample: int, seed: int | None) -> Recheck:
+    """Runs some of the trials again, for real, and as many of those by explicit weights, and compares."""
     # A sample that could be foreseen would tell a forger which trials to leave honest.
     chance = random.SystemRandom() if seed is None else random.Random(seed)
-    runnable = [t for t in result.trials if t.status is not TrialStatus.FAILED]
-    sample = chance.sample(runnable, min(n_sample, len(runnable)))
     with _threads(result.environment.threads):
-        for rate in sorted({t.learning_rate for t in sample}, key=lambda rate: rate or 0.0):
-            run.measure([(place(t), t.seed) for t in sample if t.learning_rate == rate], [rate])
         is_alike = _is_alike(result, run.workplace.machine)
-    again = {trial.key: trial for trial in run.trials}
-    wrong = [line for trial in sample for line in _astray(trial, again[trial.key], result, is_alike)]
-    allowed = 0 if is_alike else int(len(sample) * ASTRAY)
+        side = construction(run) if result.constructed else None
+        constructed = result.constructed.trials if result.constructed else ()
+        trained = _run_sample(result.trials, run, n_sample, chance)
+        written = _run_sample(constructed, side, n_sample, chance) if side else []
+    pairs = [*trained, *written]
+    wrong = [line for stated, again in pairs for line in astray(stated, again, result, is_alike)]
+    allowed = 0 if is_alike else int(len(trained) * ASTRAY)
     verdict = Verdict.NOT_REPRODUCIBLE if len(wrong) > allowed else Verdict.VERIFIED
-    return _ended(verdict, wrong, len(sample), len(result.trials), _tolerance(is_alike, result))
+    n_trials = len(result.trials) + len(constructed)
+    return _ended(verdict, wrong, len(pairs), n_trials, tolerance_text(is_alike, result))
 
 
-def _astray(stated: Trial, again: Trial, result: Result, is_alike: bool) -> Iterator[str]:
-    """Says so where a trial came out otherwise."""
-    name = result.protocol.criterion.metric
-    was, now = stated.metrics.get(name), again.metrics.get(name)
-    gap = math.inf if was is None or now is None else abs(was - now)
-    same_verdict = (stated.status is TrialStatus.HELD) == (again.status is TrialStatus.HELD)
-    agrees = same_verdict and (gap <= EXACT or was == now) if is_alike else same_verdict or gap <= CLOSE
-    if not agrees:
-        stated_as, came_out = f"{stated.status.value}, {name} {was}", f"{again.status.value}, {name} {now}"
-        yield f"trials: {trial_name(stated)}: stated {stated_as}; run again {came_out}"
-
-
-def _tolerance(is_alike: bool, result: Result) -> str:
-    metric = result.protocol.criterion.metric
-    if is_alike:
-        return f"same kind of machine: equal verdicts, {metric} within {EXACT:g}"
-    return (
-        f"another kind of machine: equal verdicts or {metric} within {CLOSE:g}, for all but {ASTRAY:.3g} of the sample"
-    )
+def _run_sample(
+    trials: Sequence[Trial], run: Measurement, n_sample: int, chance: random.Random
+) -> list[tuple[Trial, Trial]]:
+    """Some of the trials as they are stated and as they come out now; failed ones were run again by the replay."""
+    runnable = [t for t in trials if t.status is not TrialStatus.FAILED]
+    sample = chance.sample(runnable, min(n_sample, len(runnable)))
+    for rate in sorted({t.learning_rate for t in sample}, key=lambda rate: rate or 0.0):
+        run.measure([(place(t), t.seed) for t in sample if t.learning_rate == rate], [rate])
+    again = {trial.key: trial for trial in run.trials}
+    return [(trial, again[trial.key]) for trial in sample]
 
 
 def _is_alike(result: Result, here: Machine) -> bool:

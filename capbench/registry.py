@@ -9,7 +9,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -126,6 +126,15 @@ class Registry:
                 f"{HOOKS[hook].__name__.lower()} {cls.name!r} is provided by {taken.provenance.distribution} already; "
                 f"{provenance.distribution} must choose another name"
             )
+
+    def only(self, distributions: Collection[str]) -> Registry:
+        """What these distributions provide, as if nothing else were installed."""
+        kept = Registry(loaded=[origin for origin in self.loaded if origin.distribution in distributions])
+        for hook, shelf in self._shelves().items():
+            for provided in shelf.values():
+                if provided.provenance.distribution in distributions:
+                    kept.add(hook, provided.cls, provided.provenance)
+        return kept
 
     def shelf(self, hook: str) -> Mapping[str, Provided[Any]]:
         """All that a hook has brought in, by name."""

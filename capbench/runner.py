@@ -73,6 +73,14 @@ def measure(run: Measurement) -> None:
 
 
 def _constructed(run: Measurement) -> Measurement | None:
+    """The same pair by explicit weights, measured."""
+    side = construction(run)
+    if side is not None:
+        measure(side)
+    return side
+
+
+def construction(run: Measurement) -> Measurement | None:
     """The same pair by explicit weights, where a trained capacity was asked for and a solver knows the pair."""
     if run.protocol.mode != "capacity" or isinstance(run.request.solver.plugin, ConstructiveSolver):
         return None
@@ -85,9 +93,7 @@ def _constructed(run: Measurement) -> Measurement | None:
             protocol = request.check()
         except CannotConstruct:
             continue
-        side = Measurement(request, protocol, run.registry, run.store, run.progress, run.workplace, run.interrupt)
-        measure(side)
-        return side
+        return Measurement(request, protocol, run.registry, run.store, run.progress, run.workplace, run.interrupt)
     return None
 
 

@@ -6,12 +6,14 @@ import contextlib
 import ctypes
 import os
 import platform
+from pathlib import Path
 
 import torch
 
 from capbench.errors import DeviceUnavailable
 
 MOST_THREADS = 8
+CPU_INFO = Path("/proc/cpuinfo")
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 """glibc's numbers for mallopt(3)."""
 
@@ -63,7 +65,17 @@ def counting_dtype(device: torch.device) -> torch.dtype:
 
 
 def device_name(device: torch.device) -> str:
-    """What the hardware calls itself."""
+    """What the hardware calls itself; a processor with the instructions torch uses on it: both decide its sums."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
+    return f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _processor() -> str:
+    """The model where Linux tells it, else what Python knows."""
+    with contextlib.suppress(OSError):
+        for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
     return platform.processor() or platform.machine()

@@ -56,13 +56,17 @@ def serve_command(records: Path | None, out: Path | None, port: int) -> None:
 
 @leaderboard_command.command("submit")
 @click.argument("run", metavar="RUN")
-@click.option("--out", type=FILE, help="File to write. Default: its place under the records, named here.")
-def submit_command(run: str, out: Path | None) -> None:
+@click.option("--out", type=FILE, help="File to write. Default: here, by architecture, parameters and run.")
+@click.option("--suite", metavar="NAME", help="The suite that it is a run of: a name or a .toml file.")
+@click.pass_obj
+def submit_command(plugins: PluginOptions, run: str, out: Path | None, suite: str | None) -> None:
     """Write a stored run as a file that others can check and repeat."""
     from capbench.store import Store, home
-    from capbench_leaderboard.submission import file_name, place, write_submission
+    from capbench_leaderboard.submission import file_name, in_suite, place, write_submission
 
     result = Store(home()).run_like(run)
+    if suite is not None:
+        result = in_suite(result, suite, plugins.load())
     path = out or Path(file_name(result))
     write_submission(result, path)
     click.echo(f"{path}: {len(result.trials)} trials; check it with: capbench leaderboard verify {path}")
@@ -73,31 +77,45 @@ def submit_command(run: str, out: Path | None) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--sample", type=click.IntRange(min=0), default=8, show_default=True, help="Trials to run again.")
 @click.option("--seed", type=int, help="Choose the sample by this seed. Default: it cannot be foreseen.")
+@click.option("--suite", metavar="FILE", help="The suite's .toml file, where it does not come with capbench.")
 @click.option("--mark", "marks", is_flag=True, help="Note the verdict in verified.json beside the records.")
 @click.option("--by", default="", help="Who verified it, for --mark.")
 @records_option
 @click.pass_obj
 def verify_command(
-    plugins: PluginOptions, file: Path, sample: int, seed: int | None, marks: bool, by: str, records: Path | None
+    plugins: PluginOptions,
+    file: Path,
+    sample: int,
+    seed: int | None,
+    suite: str | None,
+    marks: bool,
+    by: str,
+    records: Path | None,
 ) -> None:
     """Check a record or submission: summaries, bounds, search, and a sample of its trials run again."""
     from capbench.cli.output import plugins_print_to_stderr
     from capbench.cli.progress import show_progress
+    from capbench.errors import BadSetting
     from capbench.reading import read_result
     from capbench.recheck import Verdict, recheck
-    from capbench_leaderboard.submission import mark
+    from capbench_leaderboard.submission import mark, record_name
     from capbench_leaderboard.wording import shown
 
+    folder = _places(records, None)[0]
+    if marks and not sample:
+        raise BadSetting("--mark is for records whose trials were run again, got --sample 0; leave one of them out")
+    if marks:
+        record_name(file, folder)
     result = read_result(file)
     with plugins_print_to_stderr(), show_progress() as progress:
-        found = recheck(result, plugins.load(), progress, sample, seed)
+        found = recheck(result, plugins.load(), progress, sample, seed, suite)
     click.echo(f"{file}: {found.verdict.value}")
     if found.n_sampled or found.verdict is Verdict.VERIFIED:
         click.echo(f"  {found.n_sampled} of {found.n_trials} trials run again; {found.tolerance}")
     for line in found.findings:
         click.echo(f"  {shown(line)}")
     if marks:
-        click.echo(f"noted in {mark(file, _places(records, None)[0], found, by)}", err=True)
+        click.echo(f"noted in {mark(file, folder, found, by)}", err=True)
     if found.verdict is not Verdict.VERIFIED:
         raise SystemExit(1)
 

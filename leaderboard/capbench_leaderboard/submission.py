@@ -15,6 +15,7 @@ from capbench_leaderboard.standing import Check, Removal, add_check, add_removal
 
 if TYPE_CHECKING:
     from capbench.recheck import Recheck
+    from capbench.registry import Registry
 
 
 def file_name(result: Result) -> str:
@@ -26,6 +27,14 @@ def place(result: Result) -> str:
     """Where under the records a run belongs."""
     suite = slug(result.suite.name) if result.suite else "submitted"
     return f"{suite}/{slug(result.task.name)}/{file_name(result)}"
+
+
+def in_suite(result: Result, suite: str, registry: Registry) -> Result:
+    """The run as a record of a suite; refused where the suite does not ask for it."""
+    from capbench.suite import load_suite
+    from capbench.suite_place import find_place
+
+    return result.model_copy(update={"suite": find_place(result, load_suite(suite), registry)})
 
 
 def write_submission(result: Result, path: Path) -> None:
@@ -40,7 +49,7 @@ def write_submission(result: Result, path: Path) -> None:
 def mark(path: Path, records: Path, found: Recheck, by: str) -> Path:
     """Notes the verdict beside the records."""
     check = Check(
-        record=_within(path, records),
+        record=record_name(path, records),
         digest=file_digest(path),
         verdict=found.verdict.value,
         n_sampled=found.n_sampled,
@@ -54,14 +63,14 @@ def mark(path: Path, records: Path, found: Recheck, by: str) -> Path:
 
 def remove(path: Path, records: Path, reason: str) -> Removal:
     """Takes a record down: the file goes, the log keeps what it was and why."""
-    removal = Removal(record=_within(path, records), run_id=read_result(path).run_id, reason=reason, date=today())
+    removal = Removal(record=record_name(path, records), run_id=read_result(path).run_id, reason=reason, date=today())
     add_removal(records, removal)
     path.unlink()
     return removal
 
 
-def _within(path: Path, records: Path) -> str:
-    """A record's path as the board knows it."""
+def record_name(path: Path, records: Path) -> str:
+    """A record's path as the board knows it, from the folder of records."""
     try:
         return path.resolve().relative_to(records.resolve()).as_posix()
     except ValueError:
