@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from capbench.errors import BadSetting
-from capbench.fit import FORMS, FitReport, fit_forms
-from capbench.quantity import quantity
+from capbench.fit import FORMS, FitReport, fit_forms, predicted
+from capbench.quantity import names_in, quantity
 from capbench.results import Result
 
 X = (8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0, 96.0)
@@ -121,6 +121,23 @@ def test_quantities_are_numbers_of_a_result_and_nothing_else(result: Result, wor
             quantity(result, words)
     else:
         assert quantity(result, words) == pytest.approx(value)
+
+
+def test_names_that_are_no_identifiers_stand_in_brackets(result: Result) -> None:
+    ranked = result.model_copy(update={"data": {"tau_0.95_rank": 12.0}})
+    assert quantity(ranked, 'data["tau_0.95_rank"] / 4') == 3.0
+    assert names_in('log(data["tau_0.95_rank"]) * bound.a.b - at') == {"data.tau_0.95_rank", "bound.a.b", "at"}
+    with pytest.raises(BadSetting, match=r"no number 'data\.other'"):
+        quantity(ranked, 'data["other"]')
+
+
+@pytest.mark.parametrize("form", ["proportional", "linear", "power", "x log x"])
+def test_a_fitted_curve_passes_through_points_that_lie_on_it(form: str) -> None:
+    at = np.array([2.0, 3.0, 5.0, 9.0])
+    curves = {"proportional": 4 * at, "linear": 1 + 2 * at, "power": 3 * at**1.5, "x log x": 2 * at * np.log(at)}
+    report = fit_forms(list(zip(at, curves[form], strict=True)))
+    fit = next(each for each in report.fits if each.form == form)
+    assert predicted(fit, at) == pytest.approx(curves[form])
 
 
 def made(result: Result, heads: int, estimate: float, status: str = "estimated") -> dict:
