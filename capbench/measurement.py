@@ -74,7 +74,6 @@ class Measurement:
     def __post_init__(self) -> None:
         # One for the whole measurement: it learns how many lanes fit and how long it has waited in vain.
         compiling = Compiling(self.request.compile_mode, self.store.path.parent / "compiled")
-        self.workplace.prepare(self.request.plugins)
         self._executor = self.workplace.executor(compiling, self.request.trial_timeout)
 
     @property

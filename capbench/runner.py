@@ -40,6 +40,7 @@ def execute(
     started, protocol = time.perf_counter(), request.check()
     workplace = workplace or open_workplace(request.where)
     check_precision(protocol.dtype, workplace.device)
+    workplace.prepare(request.plugins)
     with nullcontext(asked_to_end) if asked_to_end else deferred() as interrupt:
         run = Measurement(request, protocol, registry, store, progress, workplace, interrupt)
         try:

@@ -219,6 +219,44 @@ def test_the_method_page_quotes_the_constants_of_the_code() -> None:
         assert words in " ".join(text.split()), words
 
 
+@pytest.mark.slow
+def test_the_slurm_scripts_train_each_part_once_and_write_the_whole_from_the_joined_store(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tiny.toml").write_text(
+        'name = "tiny"\nversion = 1\npreset = "smoke"\ntasks = ["triples"]\narchitectures = ["mha", "mlp"]\n'
+        'tiers = [400]\nseeds = 1\nbudget = 3\nci_width = 0.5\n[[rules]]\narchitectures = ["mha"]\n'
+        'set = ["arch.d_model=8"]\n'
+    )
+    scripts = {block.title: block.body.replace("suite paper", "suite ./tiny.toml") for block in blocks("scaling")}
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "2")
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
+
+    def run(script: str) -> str:
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    for part in ("1", "2"):
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", part)
+        assert "[1/1] triples × " in run(scripts["capbench.sbatch"])
+    told = run(scripts["merge.sh"])
+    assert told.count("1 new run") == 2
+    assert told.count("(stored)") == 2, "nothing is trained for the whole"
+    assert len(list((tmp_path / "records").rglob("m*-*.json"))) == 2
+
+
+def test_the_page_on_scaling_quotes_the_constants_of_the_code() -> None:
+    from capbench.executors import flight, ray, ray_worker
+
+    text = " ".join(page("scaling").split())
+    assert f"after {flight.MOST_LOSSES} losses" in text
+    assert {1: "every second"}[ray_worker.REPORT_SECONDS] in text
+    assert {2: "two groups for each that can run at once"}[ray.SENT_A_SLOT] in text
+    assert {60: "after a minute the run ends"}[ray.EMPTY_SECONDS] in text
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_no_page_names_a_command_or_an_option_that_is_not_there(name: str, reference) -> None:
     import click

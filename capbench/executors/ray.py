@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -35,6 +36,8 @@ EMPTY_SECONDS = 60.0
 """How long a cluster may be without any slot before a run is ended."""
 Ref: TypeAlias = "ray.ObjectRef[Report]"
 """A group on its way, as Ray names it."""
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
+MOST_TEXT = 4000
 HEAD = "node:__internal_head__"
 """The resource by which Ray marks the node that a cluster cannot be without."""
 
@@ -100,7 +103,12 @@ class RayCluster:
 
     def landed(self, refs: Iterable[Ref], seconds: float) -> list[Ref]:
         """Those of the groups that have come to an end, after so many seconds at most."""
-        ended, _ = ray.wait(list(refs), timeout=seconds)
+        try:
+            ended, _ = ray.wait(list(refs), timeout=seconds)
+        except (ray.exceptions.RayError, ConnectionError) as error:
+            raise ClusterUnavailable(
+                f"the Ray cluster is gone: {error}; all finished trials are stored, the same command goes on from there"
+            ) from error
         self._slots.count()  # ends the run where nothing is left that could end any group
         return ended
 
@@ -113,7 +121,7 @@ class RayCluster:
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, UserError):
                 raise error.cause from None
-            raise GroupLost(str(error)) from error
+            raise GroupLost(COLOUR.sub("", str(error))[-MOST_TEXT:]) from error
         except ray.exceptions.RayError as error:
             raise GroupLost(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
         return report
