@@ -232,7 +232,7 @@ def test_a_lost_node_costs_time_and_nothing_else(
 def test_a_driver_killed_and_started_again_goes_on_from_there(capbench, expected, ray_words, tmp_path: Path) -> None:
     folder, home = tmp_path / "marks", Path(os.environ["CAPBENCH_HOME"])
     folder.mkdir()
-    words = ("--plugin", str(GREMLIN), "run", *WILD, "--budget", "10", *wild("slow", folder))
+    words = ("--plugin", str(GREMLIN), "run", *WILD, "--budget", "6", *wild("slow", folder))
     out, into = os.pipe()
     command = [sys.executable, "-m", "tests.faults.driver", str(into), *words, *ray_words, "--json"]
     process = subprocess.Popen(command, cwd=ROOT, pass_fds=[into], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -290,7 +290,7 @@ def test_a_plugin_that_workers_have_otherwise_is_named_before_work_starts(
     installed(tmp_path / "site", name, "1.2", source)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     if there:
-        installed(nodes.site, name, there[0], there[1] + source)
+        installed(nodes.site, name, there[0], source + there[1])
     words = ("--task", "rgr", "--arch", name, "--preset", "smoke", *AT, *ray_words)
     for command in (("run", *words), ("sweep", *words, "--grid", "arch.salt=1,2")):
         done = capbench(*command)
