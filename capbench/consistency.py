@@ -120,7 +120,7 @@ def replay(result: Result, request: Request, registry: Registry, folder: Path) -
     store = StatedTrials(folder)
     try:
         for trial in (*result.trials, *(result.constructed.trials if result.constructed else ())):
-            store.add_trial(trial, result.task.name, result.architecture.name)
+            store.add_trials([trial], result.task.name, result.architecture.name)
         derived = execute(request, registry, store, Silent())
     finally:
         store.close()

@@ -15,7 +15,6 @@ from capbench.engine.compiling import Compiling
 from capbench.engine.cost import Cost
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec, group_trials
 from capbench.engine.memory import most_lanes
-from capbench.engine.train import OnProgress, OnTrial
 from capbench.executors import Workplace
 from capbench.interrupts import Interrupt
 from capbench.registry import Registry
@@ -70,6 +69,7 @@ class Measurement:
     n_reused: int = 0
     _budgets: dict[str, int | None] = field(default_factory=dict)
     _failed_before: set[str] = field(default_factory=set)
+    _ended: list[Trial] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         # One for the whole measurement: it learns how many lanes fit and how long it has waited in vain.
@@ -114,29 +114,42 @@ class Measurement:
         self._failed_before = known.keys() - stored.keys()
         self.progress.plan(self.request.solver.plugin.name, len(budgets), len(stored))
         self._reuse(stored.values())
+        self._train(self._groups(work, stored))
 
-        def keep(trial: Trial, _: dict[str, Tensor]) -> None:
-            self.store.add_trial(trial, self.request.task.plugin.name, self.request.architecture.plugin.name)
-            self._count(trial)
-            self.n_trained += 1
-            self.progress.trained(trial)
-
-        def tell(step: int, n_alive: int) -> None:
-            self.progress.step(step, self.protocol.steps, n_alive)
-            self.store.renew_claims()
-            self.interrupt.check()
-
-        self._train(self._groups(work, stored), keep, tell)
-
-    def _train(self, groups: list[LaneGroup], keep: OnTrial, tell: OnProgress) -> None:
+    def _train(self, groups: list[LaneGroup]) -> None:
         """Trains what nobody else is at work on; then waits for the others, and takes on what they leave."""
         try:
             while groups:
                 put_off: list[LaneGroup] = []
-                self.cost.add(self._executor.run(self._claimed(groups, put_off), keep, tell))
+                self.cost.add(self._executor.run(self._claimed(groups, put_off), self._keep, self._tell))
+                self._commit()
                 groups = self._awaited(put_off)
         finally:
+            self._commit()
             self.store.release_claims()
+
+    def _keep(self, trial: Trial, _: dict[str, Tensor]) -> None:
+        """A trial has ended."""
+        self._ended.append(trial)
+
+    def _tell(self, step: int, n_alive: int) -> None:
+        """Training goes on, right after the trials that have just ended were told: they are stored first."""
+        self._commit()
+        self.progress.step(step, self.protocol.steps, n_alive)
+        self.store.renew_claims()
+        self.interrupt.check()
+
+    def _commit(self) -> None:
+        """Stores what has ended since the last time, in one commit: waiting for the disk takes longer than the rest."""
+        ended, self._ended = self._ended, []
+        if not ended:
+            return
+        with self.cost.timed("store"):
+            self.store.add_trials(ended, self.request.task.plugin.name, self.request.architecture.plugin.name)
+        for trial in ended:
+            self._count(trial)
+            self.n_trained += 1
+            self.progress.trained(trial)
 
     def _claimed(self, groups: Iterable[LaneGroup], put_off: list[LaneGroup]) -> Iterator[LaneGroup]:
         """Of each group, as its turn comes, the trials that are free; the others are put off."""

@@ -66,12 +66,15 @@ class Store:
         bring_up_to_date(self._db, self.path)
         self._claims = Claims(self._db)
 
-    def add_trial(self, trial: Trial, task: str, architecture: str) -> None:
-        """Commits a trial and ends its claim. Only a failed one is ever replaced: another cannot come out otherwise."""
-        row = (trial.key, task, architecture, trial.load, trial.seed, trial.status, _now(), trial.model_dump_json())
+    def add_trials(self, trials: Iterable[Trial], task: str, architecture: str) -> None:
+        """Commits trials, all at once, and ends their claims.
+
+        Only a failed one is ever replaced: another cannot come out otherwise.
+        """
+        rows = [(t.key, task, architecture, t.load, t.seed, t.status, _now(), t.model_dump_json()) for t in trials]
         with self._change() as db:
-            db.execute(ADD_TRIAL, row)
-            db.execute("DELETE FROM claims WHERE key = ?", (trial.key,))
+            db.executemany(ADD_TRIAL, rows)
+            db.executemany("DELETE FROM claims WHERE key = ?", [(row[0],) for row in rows])
 
     def trials(self, keys: Iterable[str]) -> dict[str, Trial]:
         """The stored trials among `keys`."""

@@ -37,7 +37,7 @@ def trial(key: str, status: TrialStatus = TrialStatus.HELD, **fields) -> Trial:
 def filled(folder: Path, n_trials: int = 400) -> Store:
     store = Store(folder)
     for i in range(n_trials):
-        store.add_trial(trial(f"{i:032}"), "rgr", "mha")
+        store.add_trials([trial(f"{i:032}")], "rgr", "mha")
     return store
 
 
@@ -82,10 +82,10 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_trial_that_ended_is_never_replaced_and_a_failed_one_is(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.add_trial(trial("a", TrialStatus.FAILED, error="boom"), "rgr", "mha")
-    store.add_trial(trial("a", TrialStatus.HELD), "rgr", "mha")
+    store.add_trials([trial("a", TrialStatus.FAILED, error="boom")], "rgr", "mha")
+    store.add_trials([trial("a", TrialStatus.HELD)], "rgr", "mha")
     assert store.trials(["a"])["a"].status is TrialStatus.HELD
-    store.add_trial(trial("a", TrialStatus.FAILED, error="late"), "rgr", "mha")
+    store.add_trials([trial("a", TrialStatus.FAILED, error="late")], "rgr", "mha")
     assert store.trials(["a"])["a"].status is TrialStatus.HELD
     (found,) = store.find_trials(Selection(status="held"))
     assert found.trial.error is None
@@ -147,7 +147,7 @@ def test_a_claim_keeps_others_off_until_its_trial_is_stored(tmp_path: Path) -> N
     assert mine.claim(["a", "b"]) == {"a", "b"}
     assert theirs.claim(["a", "b", "c"]) == {"c"}
     assert theirs.claimed_elsewhere(["a", "b", "c"]) == {"a", "b"}
-    mine.add_trial(trial("a"), "rgr", "mha")
+    mine.add_trials([trial("a")], "rgr", "mha")
     assert theirs.claimed_elsewhere(["a", "b"]) == {"b"}
     mine.release_claims()
     assert theirs.claim(["b"]) == {"b"}
@@ -213,7 +213,7 @@ def test_a_run_waits_for_what_another_process_trains(capbench, own_store: Path) 
     def finish() -> None:
         writer = Store(own_store)
         for each in kept.values():
-            writer.add_trial(each, "rgr", "mha")
+            writer.add_trials([each], "rgr", "mha")
 
     later = threading.Timer(1.0, finish)
     later.start()

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from capbench.engine.compiling import Compiling
@@ -97,7 +97,7 @@ class RayExecutor:
         return Parcel(
             box=sent.box,
             needs=needs_of(sent.group.pair.plugins),
-            group=pickle.dumps(sent.group),
+            group=pickle.dumps(replace(sent.group)),  # without what it remembers of its keys
             device=str(cluster.device),
             threads=cluster.threads,
             gpus=cluster.where.gpus,
@@ -183,8 +183,7 @@ class Flight:
         sent.step, sent.n_alive = report.step, report.n_alive
         for trial in report.trials:
             if trial.key not in sent.ended:
-                with self.cost.timed("store"):
-                    self._on_trial(trial, {})
+                self._on_trial(trial, {})
                 sent.ended.add(trial.key)
                 self._trained[report.worker] += 1
 

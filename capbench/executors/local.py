@@ -101,7 +101,7 @@ class LocalExecutor:
             ended.add(trial.key)
 
         fault = self._attempt(group, report, on_progress, timeout, cost)
-        left = tuple(trial for trial in group.trials if group.pair.key(trial) not in ended)
+        left = tuple(trial for key, trial in group.by_key.items() if key not in ended)
         if fault is None or not left:
             return
         if fault.is_memory:

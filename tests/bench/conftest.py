@@ -21,7 +21,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     session = getattr(config, "_benchmarksession", None)
-    timed = [Timed(b.group, b.stats.median, dict(b.extra_info)) for b in (session.benchmarks if session else [])]
+    timed = [
+        Timed(b.group, b.stats.median, dict(b.extra_info))
+        for b in (session.benchmarks if session else [])
+        if b.stats.data
+    ]
     steps = [t for t in timed if t.group.startswith("steps")]
     if steps:
         terminalreporter.write_line("")

@@ -89,15 +89,15 @@ def nodes(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @contextmanager
 def only_one_worker() -> Iterator[None]:
     """One of the two CPUs is taken by an actor that does nothing."""
+
+    class Idle:  # here, so that it travels by value: workers cannot import this file
+        def ready(self) -> bool:
+            return True
+
     holder = ray.remote(Idle).options(num_cpus=1).remote()
     ray.get(holder.ready.remote())
     yield
     ray.kill(holder)
-
-
-class Idle:
-    def ready(self) -> bool:
-        return True
 
 
 def sweep(nodes: RayNodes, registry: Registry, folder: Path, n_points: int) -> float:

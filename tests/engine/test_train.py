@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import warnings
+from dataclasses import asdict
 from typing import ClassVar
 
 import pytest
@@ -76,6 +79,13 @@ def test_the_same_seed_means_the_same_data_for_every_architecture_and_rate() -> 
     assert one.init_seed(spec) != other.init_seed(spec)
     assert one.data_seed(spec) != one.data_seed(TrialSpec(10, 4, 0.1))
     assert one.data_seed(spec) != one.data_seed(TrialSpec(11, 3, 0.1))
+
+
+def test_a_key_is_the_hash_of_the_pair_and_of_the_trials_fields_by_name() -> None:
+    pair = make_pair()
+    for spec in (TrialSpec(10, 3, 0.1), TrialSpec(7, 0, None)):
+        text = "\0".join(["trial", pair.identity, json.dumps(asdict(spec), sort_keys=True)])
+        assert pair.key(spec) == hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def test_a_key_changes_with_everything_that_decides_a_trial() -> None:

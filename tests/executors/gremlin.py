@@ -39,7 +39,7 @@ class Gremlin(Architecture):
             os.kill(os.getpid(), signal.SIGKILL)
         if wild and self.mood == "raise some" and draw > LETHAL:
             raise RuntimeError("this seed is poison")
-        return Scores(signature.d_item, 0.03 if wild and self.mood == "slow" else 0.0)
+        return Scores(signature.d_item, 0.02 if wild and self.mood == "slow" else 0.0)
 
     def _for_once(self) -> bool:
         if self.mood != "kill once":

@@ -82,7 +82,6 @@ def test_a_capacity_has_the_same_trials_keys_and_numbers_bit_for_bit(capbench, e
     assert {part: found[part] for part in SAME} == {part: here[part] for part in SAME}
     assert found["timing"]["lane_steps"] == here["timing"]["lane_steps"]
     workers = found["environment"]["workers"]
-    assert len({worker["node"] for worker in workers}) == 2, "both nodes have trained"
     n_trials = len(found["trials"]) + len(found["constructed"]["trials"])
     assert sum(worker["trials"] for worker in workers) == n_trials
     assert {plugin["code_hash"] for worker in workers for plugin in worker["plugins"]} >= {
@@ -132,6 +131,8 @@ def test_the_runs_of_a_sweep_overlap_and_come_out_in_their_places(nodes: RayNode
         heard, store = Listener(), Store(tmp_path / f"{len(where)}")
         points = run_sweep(RunOptions("rgr", "mha", **options, **where), grid, registry, store, heard)
         found[bool(where)] = [(point.values, point.result.trials) for point in points if point.result]
+        trained = {worker.node for point in points for worker in point.result.environment.workers}
+        assert len(trained) == (2 if where else 0), "both nodes have trained"
         assert heard.heard[:3] == (["begins"] * 3 if where else ["begins", "ended", "begins"])
         assert len(heard.heard) == 10
         store.close()
@@ -232,7 +233,7 @@ def test_a_lost_node_costs_time_and_nothing_else(
 def test_a_driver_killed_and_started_again_goes_on_from_there(capbench, expected, ray_words, tmp_path: Path) -> None:
     folder, home = tmp_path / "marks", Path(os.environ["CAPBENCH_HOME"])
     folder.mkdir()
-    words = ("--plugin", str(GREMLIN), "run", *WILD, "--budget", "10", *wild("slow", folder))
+    words = ("--plugin", str(GREMLIN), "run", *WILD, "--budget", "6", *wild("slow", folder))
     out, into = os.pipe()
     command = [sys.executable, "-m", "tests.faults.driver", str(into), *words, *ray_words, "--json"]
     process = subprocess.Popen(command, cwd=ROOT, pass_fds=[into], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -290,7 +291,7 @@ def test_a_plugin_that_workers_have_otherwise_is_named_before_work_starts(
     installed(tmp_path / "site", name, "1.2", source)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     if there:
-        installed(nodes.site, name, there[0], there[1] + source)
+        installed(nodes.site, name, there[0], source + there[1])
     words = ("--task", "rgr", "--arch", name, "--preset", "smoke", *AT, *ray_words)
     for command in (("run", *words), ("sweep", *words, "--grid", "arch.salt=1,2")):
         done = capbench(*command)

@@ -1,4 +1,4 @@
-"""Runs the program, and says on a pipe when the store is open and when each trial has been committed."""
+"""Runs the program, and says on a pipe when the store is open and which trials have been committed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from capbench.cli.main import main
 from capbench.store import Store
 
 pipe = int(sys.argv.pop(1))
-store, add = Store.__init__, Store.add_trial
+store, add = Store.__init__, Store.add_trials
 
 
 def opened(self, folder):
@@ -17,10 +17,11 @@ def opened(self, folder):
     os.write(pipe, b"open\n")
 
 
-def added(self, trial, task, architecture):
-    add(self, trial, task, architecture)
-    os.write(pipe, f"{trial.key}\n".encode())
+def added(self, trials, task, architecture):
+    trials = list(trials)
+    add(self, trials, task, architecture)
+    os.write(pipe, "".join(f"{trial.key}\n" for trial in trials).encode())
 
 
-Store.__init__, Store.add_trial = opened, added
+Store.__init__, Store.add_trials = opened, added
 main()

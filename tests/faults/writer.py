@@ -23,7 +23,7 @@ def write(home: Path, name: str, count: int, shared: bool) -> None:
             continue
         if shared and store.trials([key]):
             continue
-        store.add_trial(trial(key, seed), "rgr", "mha")
+        store.add_trials([trial(key, seed)], "rgr", "mha")
         print(key, flush=True)
     store.release_claims()
 

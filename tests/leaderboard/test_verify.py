@@ -194,7 +194,7 @@ def test_nothing_in_the_local_store_is_believed(capbench, tmp_path: Path) -> Non
             trial["metrics"]["f1"] -= 0.01
     store = Store(home())
     for trial in run["trials"]:
-        store.add_trial(Trial.model_validate(trial), "rgr", "bilinear")
+        store.add_trials([Trial.model_validate(trial)], "rgr", "bilinear")
     store.close()
     path = tmp_path / "forged.json"
     path.write_text(json.dumps(summed_up(run)))
