@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,7 +32,7 @@ T = TypeVar("T")
 OTHER_FILES = frozenset({MISSING, VERIFIED, REMOVED})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Board:
     """All there is to show."""
 
@@ -42,6 +43,25 @@ class Board:
     removals: tuple[Removal, ...]
     broken: tuple[str, ...]
     """One line a file that was left out: which, which field, and the fix."""
+
+    @cached_property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that anything is said about."""
+        return tuple(sorted({table.group.task for table in self.tables}))
+
+    @cache  # noqa: B019 - there is one of it in a build
+    def charted(self, task: str) -> tuple[Entry, ...]:
+        """The records of a task that may stand in one chart: those of the suite, in one version, that has most."""
+        together: dict[tuple[str, int, int], list[Entry]] = defaultdict(list)
+        for table in self.tables:
+            if table.group.task == task:
+                versions = (table.group.suite, table.group.suite_version, table.group.task_version)
+                together[versions] += [row.entry for row in table.rows]
+        if not together:
+            return ()
+        # A suite's before others, then the most, then the newest.
+        versions = max(together, key=lambda each: (bool(each[0]), len(together[each]), each))
+        return tuple(together[versions])
 
     def is_verified(self, entry: Entry) -> bool:
         """Whether these very bytes were checked and found right."""

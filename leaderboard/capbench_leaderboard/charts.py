@@ -20,6 +20,21 @@ FONT = "Liberation Sans"
 INK = "#737b86"
 """Readable on white and on black: a README is seen on both."""
 BLUE, ORANGE = "#3b74b8", "#d9731a"
+MOST_DRAWN = 400
+"""A chart with more records than this says nothing more."""
+
+
+def thinned(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """As many records as a chart can show, evenly spaced in their order."""
+    return entries[:: max(1, -(-len(entries) // MOST_DRAWN))]
+
+
+def charted_text(entries: Sequence[Entry]) -> str:
+    """What a chart of these records shows: whose suite, and how many where not all are drawn."""
+    suite = entries[0].result.suite if entries else None
+    name = f"suite {shown(suite.name)} {suite.version}" if suite else "outside a suite"
+    n_drawn = len(thinned(entries))
+    return name if n_drawn == len(entries) else f"{name}; {n_drawn:,} of {len(entries):,} records"
 
 
 def curve_data(entry: Entry) -> Datasets:

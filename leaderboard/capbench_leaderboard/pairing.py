@@ -36,9 +36,9 @@ class Comparison:
 def compare(other: str, this: Mapping[tuple[int, int], bool], that: Mapping[tuple[int, int], bool]) -> Comparison:
     """Counts the shared trials on which the two differ."""
     shared = this.keys() & that.keys()
-    only_this = sum(this[key] and not that[key] for key in shared)
-    only_other = sum(that[key] and not this[key] for key in shared)
-    return Comparison(other, len(shared), only_this, only_other)
+    won = [this[key] for key in shared if this[key] is not that[key]]
+    only_this = sum(won)
+    return Comparison(other, len(shared), only_this, len(won) - only_this)
 
 
 @lru_cache(maxsize=4096)

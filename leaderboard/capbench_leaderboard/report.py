@@ -89,8 +89,9 @@ def _record(row: Row, name: str) -> str:
 
 def _comparison(rows: Sequence[Row]) -> dict[str, object]:
     """The table and the charts above several runs; nothing above one."""
+    from capbench_leaderboard.columns import RANKED, ranked_cells
     from capbench_leaderboard.grid import Grid
-    from capbench_leaderboard.pages import RANKED, ranked_cells, task_charts
+    from capbench_leaderboard.pages import task_charts
     from capbench_leaderboard.wording import shown
 
     if len(rows) < 2:

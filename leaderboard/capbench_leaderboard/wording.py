@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from capbench.bound import FACTS
 from capbench.report.text import number, plain
@@ -72,6 +72,14 @@ def paired_text(compared: tuple[Comparison, ...], labels: Mapping[str, str]) -> 
         others = list(dict.fromkeys(labels[each.other] for each in compared if each.word == word))
         words += [f"{word} {', '.join(others)}"] if others else []
     return "; ".join(words) or "–"
+
+
+def missing_texts(missing: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What is missing, and why: what has the same reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in missing:
+        by_reason.setdefault(reason, []).append(shown(name))
+    return [(", ".join(names), shown(reason)) for reason, names in by_reason.items()]
 
 
 def seconds_text(seconds: float) -> str:
