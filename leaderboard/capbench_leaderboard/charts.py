@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from capbench.bound import FACTS
@@ -108,6 +109,7 @@ def ratio_data(entries: Iterable[Entry], links: Mapping[str, str]) -> Datasets:
     return {"rows": rows, "one": [{"ratio": 1}]}
 
 
+@cache
 def specifications() -> dict[str, Spec]:
     """The three charts, without their data."""
     return {"curve": _curve_spec(), "capacity": _capacity_spec(), "ratio": _ratio_spec()}

@@ -16,7 +16,7 @@ from capbench_leaderboard.charts import Datasets, capacity_data, charted_text, r
 from capbench_leaderboard.columns import ACROSS, RANKED, across_cells, ranked_cells
 from capbench_leaderboard.entry import Entry
 from capbench_leaderboard.grid import Cell, Grid, embedded
-from capbench_leaderboard.ranking import Row, Table
+from capbench_leaderboard.ranking import Table
 from capbench_leaderboard.wording import group_text, missing_texts, shown, tier_text
 
 
@@ -71,8 +71,7 @@ class Pages:
 
     def overview(self) -> Grid:
         """Every record in one table."""
-        rows = [self._across(table, row, "") for table in self.board.tables for row in table.rows]
-        return Grid("all", "All records", ACROSS, rows)
+        return Grid("all", "All records", ACROSS, [cells for _, cells in self._across])
 
     def task_sections(self, task: str) -> list[Section]:
         """A ranked table for each group of a task."""
@@ -90,7 +89,7 @@ class Pages:
 
     def architecture_section(self, architecture: str) -> Section:
         """Every record of an architecture, and where it has none."""
-        rows = [self._across(table, row, "../") for table, row in self._by_architecture[architecture]]
+        rows = [[_from_a_folder(cell) for cell in cells] for cells in self._by_architecture[architecture]]
         missing = missing_texts(
             (f"{row.task} at {tier_text(row.tier)}", row.reason)
             for table in self.board.tables
@@ -100,11 +99,19 @@ class Pages:
         return Section("Records", "", Grid("records", "Records", ACROSS, rows), missing)
 
     @cached_property
-    def _by_architecture(self) -> Mapping[str, list[tuple[Table, Row]]]:
-        found: dict[str, list[tuple[Table, Row]]] = defaultdict(list)
-        for table in self.board.tables:
-            for row in table.rows:
-                found[row.entry.result.architecture.name].append((table, row))
+    def _across(self) -> list[tuple[Entry, list[Cell]]]:
+        """Every record as a row of a table across tasks."""
+        return [
+            (row.entry, across_cells(table.group, row, self.tasks[table.group.task], self.records[row.entry.path]))
+            for table in self.board.tables
+            for row in table.rows
+        ]
+
+    @cached_property
+    def _by_architecture(self) -> Mapping[str, list[list[Cell]]]:
+        found: dict[str, list[list[Cell]]] = defaultdict(list)
+        for entry, cells in self._across:
+            found[entry.result.architecture.name].append(cells)
         return found
 
     @cache  # noqa: B019 - there is one of it in a build
@@ -112,9 +119,10 @@ class Pages:
         """The page of each record, seen from a folder."""
         return {path: f"{root}{page}" for path, page in self.records.items()}
 
-    def _across(self, table: Table, row: Row, root: str) -> list[Cell]:
-        """A record in a table across tasks."""
-        return across_cells(table.group, row, root + self.tasks[table.group.task], root + self.records[row.entry.path])
+
+def _from_a_folder(cell: Cell) -> Cell:
+    """A cell whose link leads on from a page one folder down."""
+    return cell._replace(href=f"../{cell.href}") if cell.href else cell
 
 
 def _fields(params: str) -> str:

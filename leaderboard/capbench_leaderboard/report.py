@@ -66,7 +66,7 @@ def _rows(results: Sequence[Result]) -> tuple[Row, ...]:
     from capbench_leaderboard.entry import make_entry
     from capbench_leaderboard.ranking import side_by_side
 
-    return side_by_side([make_entry(f"{i}-{result.run_id}", "", result) for i, result in enumerate(results)])
+    return side_by_side([make_entry(f"{i}-{result.run_id}", result) for i, result in enumerate(results)])
 
 
 def _title(rows: Sequence[Row]) -> str:

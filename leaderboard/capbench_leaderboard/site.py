@@ -119,7 +119,7 @@ def _search_script(pages: Pages) -> str:
 def _render(folder: Path, page: str, template: str, values: Mapping[str, object]) -> None:
     root = "../" * page.count("/")
     text = templates().get_template(template).render({**values, "root": root, "policy": POLICY})
-    (folder / page).write_text(text, encoding="utf-8")
+    (folder / page).write_bytes(text.encode())
 
 
 def _write_overview(folder: Path, pages: Pages, pictures: Collection[str]) -> None:

@@ -19,7 +19,7 @@ INTERVALS = st.lists(st.tuples(ENDS, ENDS).map(lambda ends: (min(ends), max(ends
 
 
 def entry(made: Made) -> Entry:
-    return make_entry(f"{made.suite}/{made.task}/{made.architecture}-{made.draw}.json", "", made.result())
+    return make_entry(f"{made.suite}/{made.task}/{made.architecture}-{made.draw}.json", made.result())
 
 
 @given(INTERVALS)
