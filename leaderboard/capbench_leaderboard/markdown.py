@@ -14,7 +14,7 @@ from capbench_leaderboard.charts import charted_text
 from capbench_leaderboard.columns import RANKED, ranked_cells
 from capbench_leaderboard.grid import Cell
 from capbench_leaderboard.ranking import Row, Table
-from capbench_leaderboard.wording import group_text, missing_texts, shown
+from capbench_leaderboard.wording import conditions_text, group_text, missing_texts, shown
 
 MOST_ROWS = 25
 SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~$])")
@@ -25,8 +25,9 @@ How many facts each architecture holds. Built from the files in [`{records}`]({r
 build`; not edited by hand. A rank is a range: who has overlapping intervals shares it. Only records of one suite, task,
 scorer and size are ranked against each other. *Capacity* is what training reaches, *guaranteed* what a theorem
 promises, *constructed* what explicit weights reach. *On shared seeds* compares the trials that two records ran on the
-same facts (exact sign test, 5 %). *Verified* records were run again in part by somebody else; *self-reported* ones were
-not.
+same facts: *ahead of x (7:1)* says that on seven of them only this one held, on one only x, and that equals would
+differ so much in less than 5 % of cases (exact sign test); *undecided with* is said where neither these trials nor the
+intervals tell the two apart. *Verified* records were run again in part by somebody else; *self-reported* ones were not.
 """
 
 
@@ -75,8 +76,8 @@ def _section(board: Board, table: Table, records: str) -> str:
     notes += [f"{_literal(labels[r.entry.path])}: {escaped(r.entry.failures)}" for r in top if r.entry.failures]
     missing = missing_texts((row.architecture, row.reason) for row in table.missing)
     notes += [f"Missing: {_literal(names)}: {_literal(reason)}" for names, reason in missing]
-    scorer = f"Held: {escaped(table.group.scorer)}." if table.group.scorer else ""
-    parts = (f"### {escaped(group_text(table.group))}", scorer, grid if rows else "", *notes)
+    heading, conditions = f"### {escaped(group_text(table.group))}", _literal(conditions_text(table.group))
+    parts = (heading, conditions, grid if rows else "", *notes)
     return "\n\n".join(part for part in parts if part)
 
 

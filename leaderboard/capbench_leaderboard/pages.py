@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from capbench_leaderboard.columns import ACROSS, RANKED, across_cells, ranked_ce
 from capbench_leaderboard.entry import Entry
 from capbench_leaderboard.grid import Cell, Grid, embedded
 from capbench_leaderboard.ranking import Table
-from capbench_leaderboard.wording import group_text, missing_texts, shown, tier_text
+from capbench_leaderboard.wording import conditions_text, group_text, missing_texts, shown, tier_text
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,10 @@ class Pages:
         title = group_text(table.group)
         labels = {row.entry.path: shown(row.entry.result.architecture.name) for row in table.rows}
         cells = [ranked_cells(row, labels, f"../{self.records[row.entry.path]}") for row in table.rows]
-        scorer, params = table.group.scorer, shown(_fields(table.group.task_params))
-        about = f"Held: {shown(scorer)}. Task version {table.group.task_version}, {params}" if scorer else ""
         missing = missing_texts((row.architecture, row.reason) for row in table.missing)
-        return Section(f"{title[0].upper()}{title[1:]}", about, Grid(name, title, RANKED, cells), missing)
+        return Section(
+            f"{title[0].upper()}{title[1:]}", conditions_text(table.group), Grid(name, title, RANKED, cells), missing
+        )
 
     def architecture_section(self, architecture: str) -> Section:
         """Every record of an architecture, and where it has none."""
@@ -123,11 +122,6 @@ class Pages:
 def _from_a_folder(cell: Cell) -> Cell:
     """A cell whose link leads on from a page one folder down."""
     return cell._replace(href=f"../{cell.href}") if cell.href else cell
-
-
-def _fields(params: str) -> str:
-    """A task's fields as they are set on the command line."""
-    return ", ".join(f"{name}={json.dumps(value)}" for name, value in json.loads(params or "{}").items())
 
 
 def task_charts(

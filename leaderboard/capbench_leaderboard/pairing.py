@@ -26,10 +26,15 @@ class Comparison:
         return sign_test(self.only_this, self.only_other)
 
     @property
+    def decides(self) -> bool:
+        """Whether the split is too uneven for equals."""
+        return self.p_value < SIGNIFICANT
+
+    @property
     def word(self) -> str:
         """Whether it is ahead, behind, or the shared trials do not say."""
-        if self.p_value >= SIGNIFICANT:
-            return "tied with"
+        if not self.decides:
+            return "undecided with"
         return "ahead of" if self.only_this > self.only_other else "behind"
 
 

@@ -105,8 +105,8 @@ def _unit(entry: Entry) -> str:
     protocol = entry.result.protocol
     return {
         "largest_load": "facts",
-        "least_budget": f"of {shown(protocol.parameter or '')} to hold {protocol.at} facts",
-        "success_rate": f"of the trials hold {protocol.at} facts",
+        "least_budget": f"to hold {protocol.at} facts",
+        "success_rate": f"of the trials at {protocol.at} facts",
         "overload": f"of {protocol.at} facts under overload",
     }[entry.result.capacity.kind]
 
