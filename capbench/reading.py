@@ -27,7 +27,6 @@ M = TypeVar("M", bound=BaseModel)
 # A string is always taken to its end, closed or not, so that a scan never starts over: linear in any input.
 STRING = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
 NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
-CONTAINERS = (dict, list)
 
 
 def read_result(path: Path) -> Result:
@@ -57,16 +56,9 @@ def check_json(text: str) -> None:
         parse_float=_finite,
         parse_int=_whole,
     )
-    n_values, queue = 0, [value]
-    while queue:
-        inner = queue.pop()
-        children = inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else ()
-        if len(children) > MOST_IN_ONE:
-            raise ValueError(f"a list or object has at most {MOST_IN_ONE:,} values, got {len(children):,}")
-        n_values += len(children)
-        if n_values > MOST_VALUES:
-            raise ValueError(f"a document has at most {MOST_VALUES:,} values")
-        queue += [child for child in children if isinstance(child, CONTAINERS)]
+    # Between two values stands a comma: with few of them there cannot be too many values anywhere.
+    if text.count(",") >= MOST_IN_ONE:
+        _check_counts(value)
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -108,6 +100,20 @@ def _check_depth(text: str) -> None:
         depth += 1 if bracket in b"[{" else -1
         if depth > MOST_DEPTH:
             raise ValueError(f"a document is nested at most {MOST_DEPTH} deep")
+
+
+def _check_counts(value: Any) -> None:
+    """Raises where a list or object, or the whole, has more values than a document needs."""
+    n_values, queue = 0, [value]
+    while queue:
+        inner = queue.pop()
+        children = inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else ()
+        if len(children) > MOST_IN_ONE:
+            raise ValueError(f"a list or object has at most {MOST_IN_ONE:,} values, got {len(children):,}")
+        n_values += len(children)
+        if n_values > MOST_VALUES:
+            raise ValueError(f"a document has at most {MOST_VALUES:,} values")
+        queue.extend(children)
 
 
 def _whole(text: str) -> int:

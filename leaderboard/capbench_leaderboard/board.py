@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,21 +32,40 @@ T = TypeVar("T")
 OTHER_FILES = frozenset({MISSING, VERIFIED, REMOVED})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Board:
     """All there is to show."""
 
     entries: tuple[Entry, ...]
     tables: tuple[Table, ...]
     checks: dict[str, Check]
-    """The check of each verified record, by the record's path."""
+    """What the checks of these very bytes came to, by the record's path."""
     removals: tuple[Removal, ...]
     broken: tuple[str, ...]
     """One line a file that was left out: which, which field, and the fix."""
 
+    @cached_property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks that anything is said about."""
+        return tuple(sorted({table.group.task for table in self.tables}))
+
+    @cache  # noqa: B019 - there is one of it in a build
+    def charted(self, task: str) -> tuple[Entry, ...]:
+        """The records of a task that may stand in one chart: those of the suite, in one version, that has most."""
+        together: dict[tuple[str, int, int], list[Entry]] = defaultdict(list)
+        for table in self.tables:
+            if table.group.task == task:
+                versions = (table.group.suite, table.group.suite_version, table.group.task_version)
+                together[versions] += [row.entry for row in table.rows]
+        if not together:
+            return ()
+        # A suite's before others, then the most, then the newest.
+        versions = max(together, key=lambda each: (bool(each[0]), len(together[each]), each))
+        return tuple(together[versions])
+
     def is_verified(self, entry: Entry) -> bool:
         """Whether these very bytes were checked and found right."""
-        return entry.path in self.checks
+        return entry.path in self.checks and self.checks[entry.path].is_good
 
 
 def read_board(folder: Path) -> Board:
@@ -56,9 +76,10 @@ def read_board(folder: Path) -> Board:
     removals = _kept(partial(read_removals, folder), Removals(), folder, broken).removals
     gone = {(removal.record, removal.run_id) for removal in removals}
     entries = tuple(e for e in _entries(folder, broken) if (e.path, e.result.run_id) not in gone)
-    checks = _valid(_kept(partial(read_checks, folder), Checks(), folder, broken), entries)
+    checks = _valid(_kept(partial(read_checks, folder), Checks(), folder, broken), entries, folder)
     missing = list(_missing(folder, broken))
-    return Board(entries, rank(entries, checks, missing), checks, removals, tuple(broken))
+    verified = {path for path, check in checks.items() if check.is_good}
+    return Board(entries, rank(entries, verified, missing), checks, removals, tuple(broken))
 
 
 def _entries(folder: Path, broken: list[str]) -> Iterator[Entry]:
@@ -85,7 +106,7 @@ def _entry(folder: Path, path: Path) -> Entry:
     result = read_result(path)
     if not result.trials:
         raise BadDocument(f"{path}: trials: a record has its raw trials, got none; write it with `capbench suite`")
-    return make_entry(path.relative_to(folder).as_posix(), file_digest(path), result)
+    return make_entry(path.relative_to(folder).as_posix(), result)
 
 
 def file_digest(path: Path) -> str:
@@ -102,10 +123,10 @@ def _kept(read: Callable[[], T], otherwise: T, folder: Path, broken: list[str]) 
         return otherwise
 
 
-def _valid(checks: Checks, entries: tuple[Entry, ...]) -> dict[str, Check]:
-    """The checks that speak of the bytes that are there now and found them right."""
-    digests = {entry.path: entry.digest for entry in entries}
-    return {c.record: c for c in checks.checks if c.verdict == "verified" and digests.get(c.record) == c.digest}
+def _valid(checks: Checks, entries: tuple[Entry, ...], folder: Path) -> dict[str, Check]:
+    """The checks that speak of the bytes that are there now."""
+    paths = {entry.path for entry in entries}
+    return {c.record: c for c in checks.checks if c.record in paths and file_digest(folder / c.record) == c.digest}
 
 
 def _missing(folder: Path, broken: list[str]) -> Iterator[tuple[str, MissingRecord]]:

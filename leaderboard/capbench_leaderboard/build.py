@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from capbench.errors import RunFailed
 from capbench_leaderboard.address import addresses
 from capbench_leaderboard.board import Board, read_board
-from capbench_leaderboard.charts import capacity_data, ratio_data, specifications, svg
-from capbench_leaderboard.entry import Entry
+from capbench_leaderboard.charts import capacity_data, ratio_data, specifications, svg, thinned
+from capbench_leaderboard.many import uncollected
 from capbench_leaderboard.markdown import readme
 from capbench_leaderboard.site import write_site
-
-MOST_DRAWN = 400
-"""A picture beyond this many points says nothing: records are then drawn evenly spaced in order."""
 
 
 def build(records: Path, out: Path) -> Board:
     """Writes README.md, charts/ and site/ under `out`."""
-    board = read_board(records)
-    pictures = draw(board)
-    (out / "charts").mkdir(parents=True, exist_ok=True)
-    for old in (out / "charts").glob("*.svg"):
-        old.unlink()
-    for name, text in _committed(board, pictures, records, out).items():
-        (out / name).write_text(text, encoding="utf-8")
-    write_site(board, out / "site", pictures)
+    with uncollected():
+        board = read_board(records)
+        pictures = draw(board)
+        (out / "charts").mkdir(parents=True, exist_ok=True)
+        for old in (out / "charts").glob("*.svg"):
+            old.unlink()
+        for name, text in _committed(board, pictures, records, out).items():
+            (out / name).write_text(text, encoding="utf-8")
+        write_site(board, out / "site", pictures)
     return board
 
 
@@ -45,19 +42,15 @@ def check(records: Path, out: Path) -> Board:
 
 def draw(board: Board) -> dict[str, str]:
     """The pictures: capacity against parameters and measured over bound, for each task that has any."""
-    tasks = addresses({table.group.task for table in board.tables})
+    tasks = addresses(board.tasks)
     specs, found = specifications(), {}
     for task, name in tasks.items():
-        own = _thinned([e for e in board.entries if e.result.task.name == task])
+        own = thinned(board.charted(task))
         for kind, spec, data in (("capacity", "capacity", capacity_data), ("bounds", "ratio", ratio_data)):
             datasets = data(own, {})
             if datasets["rows"]:
                 found[f"{name}-{kind}.svg"] = svg(specs[spec], datasets)
     return found
-
-
-def _thinned(entries: Sequence[Entry]) -> Sequence[Entry]:
-    return entries[:: max(1, -(-len(entries) // MOST_DRAWN))]
 
 
 def _committed(board: Board, pictures: dict[str, str], records: Path, out: Path) -> dict[str, str]:

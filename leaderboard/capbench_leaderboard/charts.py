@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from capbench.bound import FACTS
@@ -20,6 +21,21 @@ FONT = "Liberation Sans"
 INK = "#737b86"
 """Readable on white and on black: a README is seen on both."""
 BLUE, ORANGE = "#3b74b8", "#d9731a"
+MOST_DRAWN = 400
+"""A chart with more records than this says nothing more."""
+
+
+def thinned(entries: Sequence[Entry]) -> Sequence[Entry]:
+    """As many records as a chart can show, evenly spaced in their order."""
+    return entries[:: max(1, -(-len(entries) // MOST_DRAWN))]
+
+
+def charted_text(entries: Sequence[Entry]) -> str:
+    """What a chart of these records shows: whose suite, and how many where not all are drawn."""
+    suite = entries[0].result.suite if entries else None
+    name = f"suite {shown(suite.name)} {suite.version}" if suite else "outside a suite"
+    n_drawn = len(thinned(entries))
+    return name if n_drawn == len(entries) else f"{name}; {n_drawn:,} of {len(entries):,} records"
 
 
 def curve_data(entry: Entry) -> Datasets:
@@ -93,6 +109,7 @@ def ratio_data(entries: Iterable[Entry], links: Mapping[str, str]) -> Datasets:
     return {"rows": rows, "one": [{"ratio": 1}]}
 
 
+@cache
 def specifications() -> dict[str, Spec]:
     """The three charts, without their data."""
     return {"curve": _curve_spec(), "capacity": _capacity_spec(), "ratio": _ratio_spec()}

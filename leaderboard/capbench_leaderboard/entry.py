@@ -29,7 +29,6 @@ class Entry:
 
     path: str
     """Where the record lies, from the folder of records."""
-    digest: str
     result: Result
     points: tuple[Point, ...]
     outcomes: Mapping[tuple[int, int], bool]
@@ -46,44 +45,56 @@ class Entry:
         return (-math.inf if low is None else low, math.inf if high is None else high)
 
 
-def make_entry(path: str, digest: str, result: Result) -> Entry:
+class Seen(NamedTuple):
+    """A trial as far as the board shows it."""
+
+    at: int
+    seed: int
+    rate: float | None
+    status: TrialStatus
+    steps: int
+    metric: float | None
+    """The criterion's."""
+
+
+def make_entry(path: str, result: Result) -> Entry:
     """Takes from a record what the board shows, and lets the rest go."""
-    rate = result.rates.best if result.rates else None
-    leading = [t for t in result.trials if t.learning_rate == rate and t.status is not TrialStatus.FAILED]
     metric = result.protocol.criterion.metric
+    seen = [_seen(trial, metric) for trial in result.trials]
+    rate = result.rates.best if result.rates else None
+    leading = [trial for trial in seen if trial.rate == rate and trial.status is not TrialStatus.FAILED]
     constructed = result.constructed and result.constructed.model_copy(update={"trials": ()})
     bounds = tuple(bound for bound in result.bounds if bound.value is not None)
     return Entry(
         path=path,
-        digest=digest,
         result=result.model_copy(update={"trials": (), "constructed": constructed, "bounds": bounds}),
-        points=_points(leading, metric),
-        outcomes={(_place(t), t.seed): t.status is TrialStatus.HELD for t in leading},
-        trials=json.dumps([_trial(t, metric) for t in result.trials], separators=(",", ":")),
+        points=_points(leading),
+        outcomes={(trial.at, trial.seed): trial.status is TrialStatus.HELD for trial in leading},
+        trials=json.dumps([_rounded(trial) for trial in seen], separators=(",", ":")),
         failures=_failures(result),
     )
 
 
-def _place(trial: Trial) -> int:
-    return trial.load if trial.budget is None else trial.budget
+def _seen(trial: Trial, metric: str) -> Seen:
+    at = trial.load if trial.budget is None else trial.budget
+    return Seen(at, trial.seed, trial.learning_rate, trial.status, trial.steps, trial.metrics.get(metric))
 
 
-def _trial(trial: Trial, metric: str) -> list[str | float | int | None]:
-    value = trial.metrics.get(metric)
-    shown = None if value is None else float(f"{value:.5g}")
-    return [_place(trial), trial.seed, trial.learning_rate, trial.status.value, trial.steps, shown]
+def _rounded(trial: Seen) -> tuple[str | float | int | None, ...]:
+    """A trial as the page shows it: nobody needs more digits there."""
+    return (*trial[:-1], None if trial.metric is None else float(f"{trial.metric:.5g}"))
 
 
-def _points(trials: list[Trial], metric: str) -> tuple[Point, ...]:
-    by_place: dict[int, list[Trial]] = defaultdict(list)
+def _points(trials: list[Seen]) -> tuple[Point, ...]:
+    by_place: dict[int, list[Seen]] = defaultdict(list)
     for trial in trials:
-        by_place[_place(trial)].append(trial)
-    return tuple(_point(at, here, metric) for at, here in sorted(by_place.items()))
+        by_place[trial.at].append(trial)
+    return tuple(_point(at, here) for at, here in sorted(by_place.items()))
 
 
-def _point(at: int, trials: list[Trial], metric: str) -> Point:
-    values = [t.metrics[metric] for t in trials if metric in t.metrics]
-    held = sum(t.status is TrialStatus.HELD for t in trials)
+def _point(at: int, trials: list[Seen]) -> Point:
+    values = [trial.metric for trial in trials if trial.metric is not None]
+    held = sum(trial.status is TrialStatus.HELD for trial in trials)
     return Point(at, held, len(trials), fmean(values) if values else None)
 
 

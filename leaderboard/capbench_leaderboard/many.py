@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import TypeVar
 
@@ -21,8 +23,20 @@ def map_many(function: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
         yield from map(function, things)
         return
     # Spawned, not forked: a fork in a process with threads may hang.
-    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=gc.disable) as pool:
         yield from pool.map(function, things, chunksize=AT_ONCE)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No search for cycles meanwhile: records have none, and going through thousands of them takes its time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def for_each(function: Callable[[T], None], things: Sequence[T]) -> None:

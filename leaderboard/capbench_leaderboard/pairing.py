@@ -26,19 +26,24 @@ class Comparison:
         return sign_test(self.only_this, self.only_other)
 
     @property
+    def decides(self) -> bool:
+        """Whether the split is too uneven for equals."""
+        return self.p_value < SIGNIFICANT
+
+    @property
     def word(self) -> str:
         """Whether it is ahead, behind, or the shared trials do not say."""
-        if self.p_value >= SIGNIFICANT:
-            return "tied with"
+        if not self.decides:
+            return "undecided with"
         return "ahead of" if self.only_this > self.only_other else "behind"
 
 
 def compare(other: str, this: Mapping[tuple[int, int], bool], that: Mapping[tuple[int, int], bool]) -> Comparison:
     """Counts the shared trials on which the two differ."""
     shared = this.keys() & that.keys()
-    only_this = sum(this[key] and not that[key] for key in shared)
-    only_other = sum(that[key] and not this[key] for key in shared)
-    return Comparison(other, len(shared), only_this, only_other)
+    won = [this[key] for key in shared if this[key] is not that[key]]
+    only_this = sum(won)
+    return Comparison(other, len(shared), only_this, len(won) - only_this)
 
 
 @lru_cache(maxsize=4096)

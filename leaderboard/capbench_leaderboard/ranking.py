@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from capbench.results import MissingRecord
+from capbench.results import MissingRecord, Protocol
 from capbench_leaderboard.entry import Entry
 from capbench_leaderboard.pairing import Comparison, compare
 
@@ -32,11 +32,18 @@ class Group:
     """What counts as holding, and what is searched for."""
     task_params: str
     solver: str
+    training: str
+    """How long, at which rates and in which precision."""
 
     @property
     def is_ranked(self) -> bool:
         """Whether the suite makes its records comparable."""
         return bool(self.suite)
+
+    @property
+    def order(self) -> tuple[bool, str, int, str, int, Group]:
+        """Suites before what is outside them, the newest versions first."""
+        return not self.is_ranked, self.suite, -self.suite_version, self.task, -self.task_version, self
 
 
 @dataclass(frozen=True)
@@ -73,14 +80,12 @@ def rank(
     for entry in entries:
         groups[group_of(entry, entry.path not in verified)].append(entry)
     tables = [Table(group, _rows(group, members)) for group, members in groups.items()]
-    return tuple(sorted(_with_missing(tables, missing), key=lambda table: table.group))
+    return tuple(sorted(_with_missing(tables, missing), key=lambda table: table.group.order))
 
 
 def group_of(entry: Entry, is_self_reported: bool) -> Group:
     """The group of a record: never across versions of its task, its scorer or its suite."""
     result, suite, protocol = entry.result, entry.result.suite, entry.result.protocol
-    searched = protocol.mode if protocol.at is None else f"{protocol.mode} at {protocol.at}"
-    parameter = f" of {protocol.parameter}" if protocol.parameter else ""
     return Group(
         suite=suite.name if suite else "",
         suite_version=suite.version if suite else 0,
@@ -88,10 +93,28 @@ def group_of(entry: Entry, is_self_reported: bool) -> Group:
         task_version=result.task.version,
         tier=suite.tier if suite else 0,
         is_self_reported=is_self_reported,
-        scorer=f"{protocol.criterion}; {searched}{parameter}; protocol {protocol.name}",
+        scorer=f"{protocol.criterion}; {_searched(protocol)}; protocol {protocol.name}",
         task_params=json.dumps(result.task.params, sort_keys=True),
         solver=f"{result.solver.name} {result.solver.version}",
+        training=_training(protocol),
     )
+
+
+def _searched(protocol: Protocol) -> str:
+    """What the number is: found by a search, or read at a load."""
+    return {
+        "capacity": "the largest load is searched for",
+        "minimize": f"the least {protocol.parameter} for {protocol.at} facts is searched for",
+        "at": f"read at {protocol.at} facts",
+        "overload": f"read under {protocol.at} facts, more than it holds",
+    }[protocol.mode]
+
+
+def _training(protocol: Protocol) -> str:
+    if not protocol.learning_rates:
+        return f"nothing is trained, {protocol.dtype}"
+    rates = ", ".join(f"{rate:g}" for rate in protocol.learning_rates)
+    return f"at most {protocol.steps:,} steps, learning rates {rates}, {protocol.dtype}"
 
 
 def rank_ranges(intervals: Sequence[tuple[float, float]]) -> list[tuple[int, int]]:
@@ -103,7 +126,9 @@ def rank_ranges(intervals: Sequence[tuple[float, float]]) -> list[tuple[int, int
 
 def side_by_side(entries: Sequence[Entry]) -> tuple[Row, ...]:
     """Records that a user puts next to each other: ranked where task and scorer are the same, whatever their size."""
-    groups = {replace(group_of(entry, True), suite="", suite_version=0, tier=0, solver="") for entry in entries}
+    groups = {
+        replace(group_of(entry, True), suite="", suite_version=0, tier=0, solver="", training="") for entry in entries
+    }
     group = groups.pop()
     return _rows(replace(group, suite="" if groups else "chosen"), list(entries))
 
@@ -120,9 +145,14 @@ def _rows(group: Group, entries: list[Entry]) -> tuple[Row, ...]:
 
 
 def _compared(row: Row, below: Sequence[Row]) -> tuple[Comparison, ...]:
-    """Against the next rows, where any trials are shared."""
-    found = [compare(other.entry.path, row.entry.outcomes, other.entry.outcomes) for other in below]
-    return tuple(each for each in found if each.n_shared)
+    """Against the next rows: where the shared trials decide, or where they do not and the intervals do not either."""
+    found = [(other, compare(other.entry.path, row.entry.outcomes, other.entry.outcomes)) for other in below]
+    return tuple(each for other, each in found if each.decides or (each.n_shared and _overlap(row, other)))
+
+
+def _overlap(one: Row, other: Row) -> bool:
+    (low, high), (other_low, other_high) = one.entry.interval, other.entry.interval
+    return low <= other_high and other_low <= high
 
 
 def _merit_interval(entry: Entry) -> tuple[float, float]:
@@ -142,13 +172,18 @@ def _with_missing(tables: list[Table], missing: Iterable[tuple[str, MissingRecor
         lacking[suite, row.task, row.tier].append(row)
     found = []
     # The newest version comes first: what a suite lacks is said of how it is now.
-    for table in sorted(tables, key=lambda t: (-t.group.suite_version, -t.group.task_version, t.group)):
+    for table in sorted(tables, key=lambda t: t.group.order):
         place = (table.group.suite, table.group.task, table.group.tier)
         found.append(replace(table, missing=_sorted(lacking.pop(place, []))))
-    bare = [
-        Table(Group(s, 0, task, 0, tier, True, "", "", ""), (), _sorted(r)) for (s, task, tier), r in lacking.items()
-    ]
-    return found + bare
+    newest: dict[str, int] = defaultdict(int)
+    for table in tables:
+        newest[table.group.suite] = max(newest[table.group.suite], table.group.suite_version)
+    return found + [Table(bare_group(*place, newest[place[0]]), (), _sorted(rows)) for place, rows in lacking.items()]
+
+
+def bare_group(suite: str, task: str, tier: int, version: int) -> Group:
+    """A group without records."""
+    return Group(suite, version, task, 0, tier, True, "", "", "", "")
 
 
 def _sorted(rows: Iterable[MissingRecord]) -> tuple[MissingRecord, ...]:

@@ -25,6 +25,7 @@ from capbench_leaderboard.wording import (
     ratios_text,
     seconds_text,
     shown,
+    standing_text,
     tier_text,
 )
 
@@ -52,7 +53,7 @@ class RecordPage:
     interval: str
     standing: str
     summary: Facts
-    failures: str
+    warnings: list[str]
     chart: Chart
     command: str
     bounds: Grid
@@ -76,9 +77,9 @@ def record_page(row: Row, check: Check | None, name: str = "record") -> RecordPa
         capacity=capacity_text(capacity),
         unit=_unit(entry),
         interval=f"{capacity.confidence:.0%} interval {interval_text(capacity)}",
-        standing="verified" if check else "self-reported",
+        standing=standing_text(is_self_reported=not (check and check.is_good)),
         summary=_summary(row),
-        failures=entry.failures,
+        warnings=[line for line in (_bad_check(check), entry.failures) if line],
         chart=Chart(
             f"{name}-curve", "curve", f"Accuracy against {_axis(entry)}", curve_data(entry), sketch=sketch(entry)
         ),
@@ -104,8 +105,8 @@ def _unit(entry: Entry) -> str:
     protocol = entry.result.protocol
     return {
         "largest_load": "facts",
-        "least_budget": f"of {shown(protocol.parameter or '')} to hold {protocol.at} facts",
-        "success_rate": f"of the trials hold {protocol.at} facts",
+        "least_budget": f"to hold {protocol.at} facts",
+        "success_rate": f"of the trials at {protocol.at} facts",
         "overload": f"of {protocol.at} facts under overload",
     }[entry.result.capacity.kind]
 
@@ -176,10 +177,18 @@ def _origin(entry: Entry, check: Check | None) -> Facts:
         ("record", shown(entry.path)),
     ]
     if check:
-        by = f" by {shown(check.by)}" if check.by else ""
-        facts.append(("verified", f"{shown(check.date)}{by}: {check.n_sampled} of {check.n_trials} trials run again"))
-        facts.append(("tolerance", shown(check.tolerance)))
+        sampled = f"{check.n_sampled} of {check.n_trials} trials run again"
+        facts.append(("checked", f"{_when(check)}: {shown(check.verdict)}; {sampled}"))
+        facts.append(("tolerance", shown(check.tolerance or "none was needed")))
     return facts
+
+
+def _bad_check(check: Check | None) -> str:
+    return "" if check is None or check.is_good else f"Checked {_when(check)}, and found: {check.verdict}"
+
+
+def _when(check: Check) -> str:
+    return shown(f"{check.date} by {check.by}" if check.by else check.date)
 
 
 def _plugin(ref: PluginRef) -> str:

@@ -66,7 +66,7 @@ def _rows(results: Sequence[Result]) -> tuple[Row, ...]:
     from capbench_leaderboard.entry import make_entry
     from capbench_leaderboard.ranking import side_by_side
 
-    return side_by_side([make_entry(f"{i}-{result.run_id}", "", result) for i, result in enumerate(results)])
+    return side_by_side([make_entry(f"{i}-{result.run_id}", result) for i, result in enumerate(results)])
 
 
 def _title(rows: Sequence[Row]) -> str:
@@ -89,8 +89,9 @@ def _record(row: Row, name: str) -> str:
 
 def _comparison(rows: Sequence[Row]) -> dict[str, object]:
     """The table and the charts above several runs; nothing above one."""
+    from capbench_leaderboard.columns import RANKED, ranked_cells
     from capbench_leaderboard.grid import Grid
-    from capbench_leaderboard.pages import RANKED, ranked_cells, task_charts
+    from capbench_leaderboard.pages import task_charts
     from capbench_leaderboard.wording import shown
 
     if len(rows) < 2:

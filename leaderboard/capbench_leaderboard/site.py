@@ -60,6 +60,7 @@ def templates() -> Environment:
         loader=PackageLoader("capbench_leaderboard"),
         autoescape=True,
         undefined=StrictUndefined,
+        auto_reload=False,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -118,7 +119,7 @@ def _search_script(pages: Pages) -> str:
 def _render(folder: Path, page: str, template: str, values: Mapping[str, object]) -> None:
     root = "../" * page.count("/")
     text = templates().get_template(template).render({**values, "root": root, "policy": POLICY})
-    (folder / page).write_text(text, encoding="utf-8")
+    (folder / page).write_bytes(text.encode())
 
 
 def _write_overview(folder: Path, pages: Pages, pictures: Collection[str]) -> None:
@@ -143,9 +144,9 @@ def _charts(
     pages: Pages, task: str, root: str, pictures: Collection[str] = (), architecture: str | None = None
 ) -> list[Chart]:
     """The charts of a task, of one architecture where that is asked for."""
-    own = pages.entries(task)
+    own = pages.board.charted(task)
     if architecture is not None:
-        own = [e for e in own if e.result.architecture.name == architecture]
+        own = tuple(e for e in own if e.result.architecture.name == architecture)
     return task_charts(own, shown(task), pages.names[task], pages.links(root), pictures)
 
 

@@ -31,6 +31,11 @@ class Check(Record):
     date: str
     by: str = ""
 
+    @property
+    def is_good(self) -> bool:
+        """Whether the record was found right."""
+        return self.verdict == "verified"
+
 
 class Removal(Record):
     """A record that was taken down."""

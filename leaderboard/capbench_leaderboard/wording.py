@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 
 from capbench.bound import FACTS
 from capbench.report.text import number, plain
@@ -24,8 +25,9 @@ def capacity_text(capacity: Capacity) -> str:
     """The estimate; "at least" and "below" where only one side is known."""
     below = "at most " if capacity.kind == "least_budget" else "below "
     sign = {"estimated": "", "at_least": "at least ", "below": below}[capacity.status]
-    value = f"{capacity.estimate:.0%}" if capacity.kind == "success_rate" else number(capacity.estimate)
-    return f"{sign}{value}"
+    value = f"{capacity.estimate:.0%} hold" if capacity.kind == "success_rate" else number(capacity.estimate)
+    budget = f"{shown(capacity.parameter)} " if capacity.parameter else ""
+    return f"{budget}{sign}{value}"
 
 
 def interval_text(capacity: Capacity) -> str:
@@ -66,12 +68,20 @@ def constructed_text(result: Result) -> str:
 
 
 def paired_text(compared: tuple[Comparison, ...], labels: Mapping[str, str]) -> str:
-    """Who a record is ahead of, tied with or behind, on the trials they share."""
+    """Who a record is ahead of or behind on the trials they share, and how many of them only the one or other held."""
     words = []
-    for word in ("ahead of", "tied with", "behind"):
-        others = list(dict.fromkeys(labels[each.other] for each in compared if each.word == word))
+    for word in ("ahead of", "undecided with", "behind"):
+        others = [f"{labels[e.other]} ({e.only_this}:{e.only_other})" for e in compared if e.word == word]
         words += [f"{word} {', '.join(others)}"] if others else []
     return "; ".join(words) or "–"
+
+
+def missing_texts(missing: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What is missing, and why: what has the same reason together."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in missing:
+        by_reason.setdefault(reason, []).append(shown(name))
+    return [(", ".join(names), shown(reason)) for reason, names in by_reason.items()]
 
 
 def seconds_text(seconds: float) -> str:
@@ -99,6 +109,15 @@ def group_text(group: Group) -> str:
     where = f"{suite}, about {tier_text(group.tier)} parameters" if group.is_ranked else "outside a suite, not ranked"
     solver = "" if group.solver.startswith("adam ") else f", solver {shown(group.solver)}"
     return f"{where}, {standing_text(group.is_self_reported)}{solver}" if group.task_version else where
+
+
+def conditions_text(group: Group) -> str:
+    """What all records of a table have in common; nothing where there are none."""
+    if not group.scorer:
+        return ""
+    fields = ", ".join(f"{name}={json.dumps(value)}" for name, value in json.loads(group.task_params).items())
+    facts = (f"Held: {group.scorer}", f"Training: {group.training}", f"Task version {group.task_version}: {fields}")
+    return " ".join(f"{shown(fact)}." for fact in facts)
 
 
 def standing_text(is_self_reported: bool) -> str:

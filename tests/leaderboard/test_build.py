@@ -11,7 +11,7 @@ import pytest
 
 from capbench.results import MissingRecord
 from capbench_leaderboard.address import addresses, slug
-from capbench_leaderboard.board import read_board
+from capbench_leaderboard.board import file_digest, read_board
 from capbench_leaderboard.build import build
 from capbench_leaderboard.markdown import escaped
 from tests.faults.hostile import HOSTILE, markdown_faults, page_faults, terminal_faults
@@ -112,10 +112,9 @@ def test_building_imports_no_torch(records: Path) -> None:
 def test_a_check_counts_only_for_the_bytes_that_were_checked(records: Path) -> None:
     path = next((records / "standard" / "rgr").glob("gqa-*.json"))
     name = path.relative_to(records).as_posix()
-    entry = next(e for e in read_board(records).entries if e.path == name)
     check = {
         "record": name,
-        "digest": entry.digest,
+        "digest": file_digest(path),
         "verdict": "verified",
         "n_sampled": 8,
         "n_trials": 44,

@@ -19,7 +19,7 @@ INTERVALS = st.lists(st.tuples(ENDS, ENDS).map(lambda ends: (min(ends), max(ends
 
 
 def entry(made: Made) -> Entry:
-    return make_entry(f"{made.suite}/{made.task}/{made.architecture}-{made.draw}.json", "", made.result())
+    return make_entry(f"{made.suite}/{made.task}/{made.architecture}-{made.draw}.json", made.result())
 
 
 @given(INTERVALS)
@@ -124,7 +124,7 @@ def test_records_are_compared_on_the_trials_they_share_only() -> None:
     found = compare("them", mine, theirs)
     assert (found.n_shared, found.only_this, found.only_other, found.word) == (6, 6, 0, "ahead of")
     assert compare("me", theirs, mine).word == "behind"
-    assert compare("me", mine, mine).word == "tied with"
+    assert compare("me", mine, mine).word == "undecided with"
 
 
 def test_runs_side_by_side_are_ranked_only_on_the_same_task_and_scorer() -> None:

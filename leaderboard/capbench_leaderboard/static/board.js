@@ -2,18 +2,22 @@
 (function () {
   "use strict";
   var PAGE = 50;
+  var collator = new Intl.Collator("en", { numeric: true });
   var root = document.documentElement.dataset.root || "";
 
   function data(id) { return JSON.parse(document.getElementById(id).textContent); }
   function text(cell) { return Array.isArray(cell) ? cell[0] : cell; }
-  function value(cell) { return Array.isArray(cell) && cell[1] !== null ? cell[1] : text(cell); }
+  function value(cell) {
+    var found = Array.isArray(cell) && cell[1] !== null ? cell[1] : text(cell), number = Number(found);
+    return found === "" || isNaN(number) ? found : number;
+  }
 
   function compare(a, b) {
     var numbers = typeof a === "number" && typeof b === "number";
     if (numbers) return a - b;
     if (typeof a === "number") return -1;
     if (typeof b === "number") return 1;
-    return String(a).localeCompare(String(b), "en", { numeric: true });
+    return collator.compare(a, b);
   }
 
   function element(name, content, owner) {
@@ -23,26 +27,37 @@
     return made;
   }
 
+  // A row of the page, or of the data beside it: its cells, and its element once there is one.
+  function standing(line) {
+    return { line: line, cells: Array.from(line.cells, function (td) {
+      return [td.textContent, td.dataset.s === undefined ? null : td.dataset.s];
+    }) };
+  }
+
+  function drawn(row, heads) {
+    if (row.line) return row.line;
+    row.line = document.createElement("tr");
+    row.cells.forEach(function (cell, column) {
+      var td = element("td", undefined, row.line);
+      td.className = heads[column].className;
+      if (Array.isArray(cell) && cell[2]) element("a", cell[0], td).href = cell[2];
+      else td.textContent = text(cell);
+    });
+    return row.line;
+  }
+
   function grid(box) {
-    var all = data(box.dataset.grid), rows = all.rows, page = 0;
-    var heads = box.querySelectorAll("th"), body = box.querySelector("tbody");
+    var heads = box.querySelectorAll("th"), body = box.querySelector("tbody"), page = 0;
     var filter = box.querySelector(".filter"), count = box.querySelector(".count"), pager = box.querySelector(".pager");
-    var words = all.rows.map(function (row) { return row.map(text).join(" ").toLowerCase(); });
-    var order = all.rows.map(function (_, i) { return i; });
-    var shown = order;
+    var rows = Array.from(body.rows, standing);
+    if (document.getElementById(box.dataset.grid)) {
+      rows = rows.concat(data(box.dataset.grid).map(function (cells) { return { cells: cells }; }));
+    }
+    var order = rows.map(function (_, i) { return i; }), shown = order, words = null;
 
     function draw() {
-      var fragment = document.createDocumentFragment();
-      shown.slice(page * PAGE, (page + 1) * PAGE).forEach(function (i) {
-        var line = element("tr", undefined, fragment);
-        rows[i].forEach(function (cell, column) {
-          var td = element("td", undefined, line);
-          td.className = all.kinds[column];
-          if (Array.isArray(cell) && cell[2]) element("a", cell[0], td).href = cell[2];
-          else td.textContent = text(cell);
-        });
-      });
-      body.replaceChildren(fragment);
+      var here = shown.slice(page * PAGE, (page + 1) * PAGE);
+      body.replaceChildren.apply(body, here.map(function (i) { return drawn(rows[i], heads); }));
       var pages = Math.max(1, Math.ceil(shown.length / PAGE));
       pager.hidden = pages === 1;
       pager.querySelector("span").textContent = "page " + (page + 1) + " of " + pages;
@@ -53,6 +68,7 @@
 
     function choose() {
       var wanted = filter ? filter.value.toLowerCase().split(/\s+/).filter(Boolean) : [];
+      words = words || rows.map(function (row) { return row.cells.map(text).join(" ").toLowerCase(); });
       shown = order.filter(function (i) { return wanted.every(function (w) { return words[i].indexOf(w) >= 0; }); });
       page = 0;
       draw();
@@ -62,8 +78,9 @@
       var up = heads[column].getAttribute("aria-sort") !== "ascending";
       heads.forEach(function (head) { head.setAttribute("aria-sort", "none"); });
       heads[column].setAttribute("aria-sort", up ? "ascending" : "descending");
+      var values = rows.map(function (row) { return value(row.cells[column]); });
       order = order.slice().sort(function (a, b) {
-        var difference = compare(value(rows[a][column]), value(rows[b][column]));
+        var difference = compare(values[a], values[b]);
         return (up ? difference : -difference) || a - b;
       });
       choose();
