@@ -8,7 +8,7 @@ from pathlib import Path
 from capbench.errors import RunFailed
 from capbench_leaderboard.address import addresses
 from capbench_leaderboard.board import Board, read_board
-from capbench_leaderboard.charts import capacity_data, ratio_data, specifications, svg, thinned
+from capbench_leaderboard.charts import capacity_data, is_worth_drawing, ratio_data, specifications, svg, thinned
 from capbench_leaderboard.many import uncollected
 from capbench_leaderboard.markdown import readme
 from capbench_leaderboard.site import write_site
@@ -48,7 +48,7 @@ def draw(board: Board) -> dict[str, str]:
         own = thinned(board.charted(task))
         for kind, spec, data in (("capacity", "capacity", capacity_data), ("bounds", "ratio", ratio_data)):
             datasets = data(own, {})
-            if datasets["rows"]:
+            if is_worth_drawing(datasets):
                 found[f"{name}-{kind}.svg"] = svg(specs[spec], datasets)
     return found
 

@@ -20,6 +20,8 @@ FONT = "Liberation Sans"
 """Comes with vl-convert, so that a picture has the same bytes on every machine."""
 INK = "#737b86"
 """Readable on white and on black: a README is seen on both."""
+FAINT = "#9aa2ad66"
+"""The grid of a picture: the same ink, seen through."""
 BLUE, ORANGE = "#3b74b8", "#d9731a"
 MOST_DRAWN = 400
 """A chart with more records than this says nothing more."""
@@ -28,6 +30,11 @@ MOST_DRAWN = 400
 def thinned(entries: Sequence[Entry]) -> Sequence[Entry]:
     """As many records as a chart can show, evenly spaced in their order."""
     return entries[:: max(1, -(-len(entries) // MOST_DRAWN))]
+
+
+def is_worth_drawing(datasets: Datasets) -> bool:
+    """Whether there is anything to see: one point is better read than drawn."""
+    return len(datasets["rows"]) > 1
 
 
 def charted_text(entries: Sequence[Entry]) -> str:
@@ -124,17 +131,21 @@ def _curve_spec() -> Spec:
     capacity, bounds = _named(alt, "capacity"), _named(alt, "bounds")
     tip = [alt.Tooltip("at:Q", title="at"), "series:N", alt.Tooltip("value:Q", format=".3f"), "held:Q", "trials:Q"]
     points = _named(alt, "points")
+    size = alt.Size("trials:Q", legend=None, scale=alt.Scale(domain=[1, 8], range=[35, 130], clamp=True))
     layers = [
         capacity.mark_rect(fill=ORANGE, fillOpacity=0.15).encode(x=alt.X("low:Q", title=None), x2="high:Q"),
         capacity.mark_rule(color=ORANGE, strokeWidth=2).encode(x=alt.X("at:Q", title=None), tooltip=["name:N"]),
         bounds.mark_rule(color=INK, strokeDash=[5, 4], strokeWidth=1.5).encode(
             x=alt.X("at:Q", title=None), tooltip=["name:N"]
         ),
-        bounds.mark_text(angle=270, align="left", dx=6, dy=-6, fontSize=10, color=INK).encode(
-            x="at:Q", y=alt.value(280), text="name:N"
+        *(
+            marks.mark_text(angle=270, align="left", dx=6, dy=-6, fontSize=10, color=colour).encode(
+                x="at:Q", y=alt.value(280), text="name:N"
+            )
+            for marks, colour in ((bounds, INK), (capacity, ORANGE))
         ),
         points.mark_line(strokeWidth=2).encode(x=x, y=y, color=series),
-        points.mark_point(filled=True, size=55, opacity=1).encode(x=x, y=y, color=series, tooltip=tip),
+        points.mark_point(filled=True, opacity=1).encode(x=x, y=y, color=series, size=size, tooltip=tip),
     ]
     return _finished(alt.layer(*layers), 300)
 
@@ -149,7 +160,7 @@ def _capacity_spec() -> Spec:
     colour = alt.Color("architecture:N", title=None, scale=alt.Scale(scheme="tableau10"), legend=legend)
     tip = ["architecture:N", "parameters:Q", alt.Tooltip("said:N", title="capacity")]
     layers = [
-        rows.mark_line(strokeWidth=1, opacity=0.35).encode(x=x, y=alt.Y("capacity:Q", scale=scale), color=colour),
+        rows.mark_line(strokeWidth=1.5, opacity=0.5).encode(x=x, y=alt.Y("capacity:Q", scale=scale), color=colour),
         rows.mark_rule(strokeWidth=1.5, opacity=0.7).encode(
             x=x, y=alt.Y("low:Q", scale=scale, title="capacity (facts)", axis=_axis(alt)), y2="high:Q", color=colour
         ),
@@ -164,8 +175,8 @@ def _ratio_spec() -> Spec:
     import altair as alt
 
     rows = _named(alt, "rows")
-    axis = alt.Axis(tickCount=5, format="~g", labelFlush=False)
-    x = alt.X("ratio:Q", title="measured / bound", scale=alt.Scale(type="log", nice=False, padding=24), axis=axis)
+    scale = alt.Scale(type="log", nice=False, padding=24)
+    x = alt.X("ratio:Q", title="measured / bound", scale=scale, axis=_axis(alt, "~g"))
     tip = ["architecture:N", "parameters:Q", "bound:N", alt.Tooltip("ratio:Q", format=".3~f")]
     colour = alt.Color(
         "bound:N", title=None, legend=alt.Legend(orient="top", columns=1, labelLimit=320, symbolOpacity=1)
@@ -181,8 +192,11 @@ def _named(alt: Any, name: str) -> Any:
     return alt.Chart(alt.NamedData(name=name))
 
 
-def _axis(alt: Any) -> Any:
-    return alt.Axis(tickCount=5, format="~s", labelFlush=False)
+def _axis(alt: Any, form: str = "~s") -> Any:
+    """A logarithmic axis whose grid is plain at powers of ten and faint between them."""
+    is_decade = "abs(log(datum.value) / LN10 - round(log(datum.value) / LN10)) < 0.001"
+    opacity = {"condition": {"test": is_decade, "value": 0.9}, "value": 0.25}
+    return alt.Axis(tickCount=5, format=form, labelFlush=False, gridOpacity=opacity)
 
 
 def _finished(chart: Any, height: Any) -> Spec:
@@ -203,8 +217,7 @@ def svg(spec: Spec, datasets: Datasets) -> str:
     axis = {
         "labelColor": INK,
         "titleColor": INK,
-        "gridColor": INK,
-        "gridOpacity": 0.2,
+        "gridColor": FAINT,
         "domainColor": INK,
         "tickColor": INK,
     }

@@ -24,23 +24,23 @@ from capbench_leaderboard.wording import (
 RANKED = (
     Column("rank", "n"),
     Column("architecture"),
-    Column("parameters", "n"),
     Column("capacity", "n"),
     Column("95 % interval", "n"),
+    Column("parameters", "n"),
+    Column("bits a parameter", "n"),
+    Column("time", "n"),
     Column("guaranteed", "n"),
     Column("constructed", "n"),
     Column("measured / lower bound"),
-    Column("bits a parameter", "n"),
     Column("on shared seeds", "w"),
-    Column("time", "n"),
 )
-LEFT_OUT = frozenset({"on shared seeds", "guaranteed", "constructed"})
+LEFT_OUT = frozenset({"on shared seeds", "guaranteed", "constructed", "measured / lower bound"})
 """Columns that stand on the page of a task and not in the tables across tasks."""
 ACROSS = (
     Column("task"),
-    Column("suite"),
+    Column("suite", "s"),
     Column("size", "n"),
-    Column("standing"),
+    Column("standing", "s"),
     *(column for column in RANKED if column.label not in LEFT_OUT),
 )
 
@@ -65,13 +65,13 @@ def ranked_cells(row: Row, labels: Mapping[str, str], page: str) -> list[Cell]:
     return [
         Cell(row.rank, row.best * 1_000_000 + row.worst),
         Cell(shown(result.architecture.name), None, page),
-        Cell(number(result.n_parameters), result.n_parameters),
         Cell(capacity_text(capacity), capacity.estimate),
         Cell(interval_text(capacity), capacity.ci_low or 0.0),
+        Cell(number(result.n_parameters), result.n_parameters),
+        Cell(number(result.bits_per_parameter), result.bits_per_parameter),
+        Cell(seconds_text(result.timing.wall_seconds), result.timing.wall_seconds),
         Cell(number(least), -1.0 if least is None else least),
         Cell(constructed_text(result), made.estimate if made else -1.0),
         Cell(ratios_text(result)),
-        Cell(number(result.bits_per_parameter), result.bits_per_parameter),
         Cell(paired_text(row.compared, labels)),
-        Cell(seconds_text(result.timing.wall_seconds), result.timing.wall_seconds),
     ]

@@ -23,7 +23,7 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A heading, and how its cells are set: numbers to the right, sentences in a wide column, else on one line."""
+    """A heading, and how its cells are set: n numbers, to the right; s short, on one line; w sentences; else names."""
 
     label: str
     kind: str = ""
@@ -37,6 +37,11 @@ class Grid:
     label: str
     columns: tuple[Column, ...]
     rows: Sequence[Sequence[Cell]]
+
+    @property
+    def is_slim(self) -> bool:
+        """Whether it has nothing but numbers, and need not be as wide as the page."""
+        return all(column.kind == "n" for column in self.columns)
 
     @property
     def body(self) -> Markup:

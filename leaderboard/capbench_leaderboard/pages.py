@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from capbench_leaderboard.address import addresses
 from capbench_leaderboard.board import Board
-from capbench_leaderboard.charts import Datasets, capacity_data, charted_text, ratio_data, thinned
+from capbench_leaderboard.charts import Datasets, capacity_data, charted_text, is_worth_drawing, ratio_data, thinned
 from capbench_leaderboard.columns import ACROSS, RANKED, across_cells, ranked_cells
 from capbench_leaderboard.entry import Entry
 from capbench_leaderboard.grid import Cell, Grid, embedded
@@ -133,5 +133,5 @@ def task_charts(
         Chart(f"{name}-capacity", "capacity", f"Capacity against parameters: {what}", capacity_data(drawn, links)),
         Chart(f"{name}-bounds", "ratio", f"Measured over bound: {what}", ratio_data(drawn, links)),
     ]
-    full = [chart for chart in made if chart.datasets["rows"]]
-    return [replace(c, picture=f"charts/{c.id}.svg") if f"{c.id}.svg" in pictures else c for c in full]
+    seen = [chart for chart in made if is_worth_drawing(chart.datasets)]
+    return [replace(c, picture=f"charts/{c.id}.svg") if f"{c.id}.svg" in pictures else c for c in seen]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
 from capbench.report.text import number, plain
-from capbench.results import BoundRecord, PluginRef
+from capbench.results import BoundRecord, PluginRef, Result
 from capbench_leaderboard.charts import curve_data
 from capbench_leaderboard.entry import Entry
 from capbench_leaderboard.grid import Cell, Column, Grid, escaped_json
@@ -40,6 +40,15 @@ BOUNDS = (
     Column("pedigree"),
     Column("citation", "w"),
 )
+PARTS = (
+    Column("part"),
+    Column("name"),
+    Column("version", "n"),
+    Column("fields", "w"),
+    Column("from"),
+    Column("code", "s"),
+)
+LONGEST_FIELDS = 1000
 
 
 @dataclass(frozen=True)
@@ -61,14 +70,27 @@ class RecordPage:
     trials: Markup
     trials_id: str
     n_trials: int
-    path: str
+    parts: Grid
     origin: Facts
     plugins: list[str]
 
 
-def record_page(row: Row, check: Check | None, name: str = "record") -> RecordPage:
-    """The page of a record; `name` keeps several of them apart in one document."""
-    entry, result = row.entry, row.entry.result
+def record_page(row: Row, check: Check | None) -> RecordPage:
+    """The page of a record on the board: with its standing, its rank and where it lies."""
+    page = run_page(row.entry, "record")
+    rank = f"{row.rank} in its group" if row.best else "not ranked: outside a suite"
+    return replace(
+        page,
+        standing=standing_text(is_self_reported=not (check and check.is_good)),
+        summary=[("rank", rank), *page.summary],
+        warnings=[line for line in (_bad_check(check), *page.warnings) if line],
+        origin=[*page.origin, ("record", shown(row.entry.path)), *_checked(check)],
+    )
+
+
+def run_page(entry: Entry, name: str) -> RecordPage:
+    """The page of a run, as a record or in a report; `name` keeps several of them apart in one document."""
+    result = entry.result
     capacity, metric = result.capacity, shown(result.protocol.criterion.metric)
     columns = ["budget" if result.protocol.parameter else "facts", "seed", "rate", "ending", "steps", metric]
     return RecordPage(
@@ -77,9 +99,9 @@ def record_page(row: Row, check: Check | None, name: str = "record") -> RecordPa
         capacity=capacity_text(capacity),
         unit=_unit(entry),
         interval=f"{capacity.confidence:.0%} interval {interval_text(capacity)}",
-        standing=standing_text(is_self_reported=not (check and check.is_good)),
-        summary=_summary(row),
-        warnings=[line for line in (_bad_check(check), entry.failures) if line],
+        standing="",
+        summary=_summary(result),
+        warnings=[entry.failures] if entry.failures else [],
         chart=Chart(
             f"{name}-curve", "curve", f"Accuracy against {_axis(entry)}", curve_data(entry), sketch=sketch(entry)
         ),
@@ -89,8 +111,8 @@ def record_page(row: Row, check: Check | None, name: str = "record") -> RecordPa
         trials=escaped_json(f'{{"columns":{json.dumps(columns)},"rows":{entry.trials}}}'),
         trials_id=f"{name}-trials",
         n_trials=entry.trials.count("[") - 1,
-        path=shown(entry.path),
-        origin=_origin(entry, check),
+        parts=_parts(result, name),
+        origin=_origin(result),
         plugins=[
             shown(f"{p.entry_point}: {p.distribution} {p.version} ({p.module})") for p in result.environment.plugins
         ],
@@ -111,11 +133,9 @@ def _unit(entry: Entry) -> str:
     }[entry.result.capacity.kind]
 
 
-def _summary(row: Row) -> Facts:
-    result, suite = row.entry.result, row.entry.result.suite
-    rates = result.rates
+def _summary(result: Result) -> Facts:
+    suite, rates = result.suite, result.rates
     return [
-        ("rank", f"{row.rank} in its group" if row.best else "not ranked: outside a suite"),
         (
             "suite",
             f"{shown(suite.name)} {suite.version}, about {tier_text(suite.tier)} parameters" if suite else "none",
@@ -158,29 +178,29 @@ def _bound(bound: BoundRecord) -> tuple[Cell, ...]:
         Cell(number(bound.measured), bound.measured),
         Cell(ratio, bound.ratio),
         Cell(bound.pedigree),
-        Cell(shown(" ".join(part for part in (bound.citation, bound.note) if part))),
+        Cell(shown("; ".join(part for part in (bound.citation, bound.note) if part), LONGEST_FIELDS)),
     )
 
 
-def _origin(entry: Entry, check: Check | None) -> Facts:
-    result, there = entry.result, entry.result.environment
-    facts = [
-        ("task", _plugin(result.task)),
-        ("architecture", _plugin(result.architecture)),
-        ("solver", _plugin(result.solver)),
+def _origin(result: Result) -> Facts:
+    """Where the numbers come from, as the document states it."""
+    there = result.environment
+    return [
         ("capbench", shown(there.capbench)),
         ("python and torch", shown(f"{there.python}, {there.torch}")),
         ("device", shown(f"{there.device} ({there.device_name}), {there.threads} threads")),
         ("platform", shown(there.platform)),
         ("time", f"{seconds_text(result.timing.wall_seconds)}, {result.timing.lane_steps:,} lane-steps"),
         ("run", shown(result.run_id)),
-        ("record", shown(entry.path)),
     ]
-    if check:
-        sampled = f"{check.n_sampled} of {check.n_trials} trials run again"
-        facts.append(("checked", f"{_when(check)}: {shown(check.verdict)}; {sampled}"))
-        facts.append(("tolerance", shown(check.tolerance or "none was needed")))
-    return facts
+
+
+def _checked(check: Check | None) -> Facts:
+    if check is None:
+        return []
+    sampled = f"{check.n_sampled} of {check.n_trials} trials run again"
+    facts = [("checked", f"{_when(check)}: {shown(check.verdict)}; {sampled}")]
+    return [*facts, ("tolerance", shown(check.tolerance))] if check.tolerance else facts
 
 
 def _bad_check(check: Check | None) -> str:
@@ -191,6 +211,19 @@ def _when(check: Check) -> str:
     return shown(f"{check.date} by {check.by}" if check.by else check.date)
 
 
-def _plugin(ref: PluginRef) -> str:
-    params = ", ".join(f"{name}={value}" for name, value in ref.params.items())
-    return shown(f"{ref.name} {ref.version} of {ref.plugin}, code {ref.code_hash}; {params}")
+def _parts(result: Result, name: str) -> Grid:
+    """What was put together, and from where."""
+    parts = (("task", result.task), ("architecture", result.architecture), ("solver", result.solver))
+    return Grid(f"{name}-parts", "Plugins that were used", PARTS, [_part(kind, ref) for kind, ref in parts])
+
+
+def _part(kind: str, ref: PluginRef) -> tuple[Cell, ...]:
+    params = ", ".join(f"{field}={json.dumps(value)}" for field, value in ref.params.items())
+    return (
+        Cell(kind),
+        Cell(shown(ref.name)),
+        Cell(str(ref.version), ref.version),
+        Cell(shown(params, LONGEST_FIELDS)),
+        Cell(shown(ref.plugin)),
+        Cell(shown(ref.code_hash)),
+    )

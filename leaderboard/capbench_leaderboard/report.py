@@ -77,14 +77,11 @@ def _title(rows: Sequence[Row]) -> str:
 
 
 def _record(row: Row, name: str) -> str:
-    from capbench_leaderboard.record_page import record_page
+    from capbench_leaderboard.record_page import run_page
     from capbench_leaderboard.site import templates
 
-    return (
-        templates()
-        .get_template("report_record.html.j2")
-        .render(record=record_page(row, None, name), name=name, root="")
-    )
+    page = templates().get_template("report_record.html.j2")
+    return page.render(record=run_page(row.entry, name), name=name, root="")
 
 
 def _comparison(rows: Sequence[Row]) -> dict[str, object]:

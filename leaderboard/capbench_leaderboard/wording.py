@@ -15,10 +15,10 @@ from capbench_leaderboard.ranking import Group
 LONGEST = 160
 
 
-def shown(text: str) -> str:
+def shown(text: str, longest: int = LONGEST) -> str:
     """A stranger's text on one line, of bearable length, with control and direction characters made visible."""
     line = plain(" ".join(text.split()))
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
 def capacity_text(capacity: Capacity) -> str:

@@ -121,6 +121,8 @@
     var axis = { labelColor: soft, titleColor: soft, gridColor: line, domainColor: soft, tickColor: soft, titleFontWeight: 500 };
     var config = { background: null, view: { stroke: null }, font: "system-ui, sans-serif", axis: axis, legend: { labelColor: soft } };
     var whole = Object.assign({}, spec, { datasets: data(box.dataset.source), config: config });
+    // What has no data has no extent either.
+    whole.layer = whole.layer.filter(function (each) { return !each.data || whole.datasets[each.data.name].length; });
     if (whole.datasets.one) whole.height *= new Set(whole.datasets.rows.map(function (row) { return row.architecture; })).size;
     var many = Object.values(whole.datasets).some(function (rows) { return rows.length > 1500; });
     // The interpreter does without eval, which the page's policy forbids.
@@ -183,15 +185,22 @@
 
   document.querySelectorAll("[data-grid]").forEach(grid);
   document.querySelectorAll("[data-trials]").forEach(trials);
+  function draw(box) {
+    near.unobserve(box);
+    box.dataset.drawn = "yes";
+    chart(box);
+  }
+
   // A chart is drawn when it comes near: a page of many tasks opens at once all the same.
   var near = new IntersectionObserver(function (found) {
     found.filter(function (each) { return each.isIntersecting; }).forEach(function (each) {
-      near.unobserve(each.target);
-      each.target.dataset.drawn = "yes";
-      chart(each.target);
+      draw(each.target);
     });
   }, { rootMargin: "400px" });
   document.querySelectorAll("[data-chart]").forEach(function (box) { near.observe(box); });
+  window.addEventListener("beforeprint", function () {
+    document.querySelectorAll("[data-chart]:not([data-drawn])").forEach(draw);
+  });
   theme(document.getElementById("theme"));
   var input = document.getElementById("search");
   if (input) search(input);
