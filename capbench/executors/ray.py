@@ -21,7 +21,7 @@ from capbench.executors.connection import connect
 from capbench.executors.flight import GroupLost, RayExecutor
 from capbench.executors.mailbox import Mailbox
 from capbench.executors.needs import Need, Needs, needs_of
-from capbench.executors.ray_worker import Parcel, Report, take_stock, work
+from capbench.executors.ray_worker import MAIL_SECONDS, Parcel, Report, take_stock, work
 from capbench.results import Machine
 from capbench.settings import Configured
 from capbench.where import Where
@@ -134,9 +134,9 @@ class RayCluster:
             ray.cancel(ref)
 
     def mail(self, boxes: Sequence[str]) -> dict[str, list[bytes]]:
-        """What workers have told ahead of these groups' ends; nothing where the mailbox is gone."""
+        """What workers have told ahead of these groups' ends; nothing where the mailbox does not answer."""
         try:
-            found: dict[str, list[bytes]] = ray.get(self._mailbox.take.remote(boxes))
+            found: dict[str, list[bytes]] = ray.get(self._mailbox.take.remote(boxes), timeout=MAIL_SECONDS)
         except ray.exceptions.RayError:
             return {}
         return found

@@ -22,6 +22,8 @@ from capbench.results import Trial, Worker, WorkerPlugin
 
 REPORT_SECONDS = 1.0
 """Between two reports on a group that is still training."""
+MAIL_SECONDS = 10.0
+"""For the mailbox to answer; nobody waits longer for a courtesy."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,9 @@ class Reporter:
         self._sent = time.monotonic()
         news = pickle.dumps(self.report(step, n_alive, Cost(), since=self._n_sent))
         try:
-            ray.get(self._mailbox.put.remote(self._box, news))
+            ray.get(self._mailbox.put.remote(self._box, news), timeout=MAIL_SECONDS)
             self._n_sent = len(self._trials)
-        except ray.exceptions.RayError:  # no mailbox any more: the last report says it all
+        except ray.exceptions.RayError:  # no mailbox that answers: the last report says it all
             self._sent = float("inf")
 
     def report(self, step: int, n_alive: int, cost: Cost, since: int = 0) -> Report:

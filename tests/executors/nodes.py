@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import ray
 from ray.cluster_utils import Cluster
 
 NODE = {"object_store_memory": 80 * 2**20, "num_cpus": 1, "include_log_monitor": False}
+T = TypeVar("T")
+
 PATIENCE_SECONDS = 300.0
 """For what takes seconds on a machine with nothing else to do."""
 
@@ -37,7 +39,7 @@ class RayNodes:
         return f"ray://127.0.0.1:{self.cluster.head_node._ray_params.ray_client_server_port}"
 
     def add(self) -> Any:
-        return self.cluster.add_node(**NODE, env_vars={"PYTHONPATH": str(self.site)})
+        return at_last(lambda: self.cluster.add_node(**NODE, env_vars={"PYTHONPATH": str(self.site)}))
 
     def kill(self, node_id: str) -> None:
         """As a machine that loses its power: nothing on it says goodbye."""
@@ -53,7 +55,7 @@ def two_nodes(site: Path) -> Iterator[RayNodes]:
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.delenv("RAY_ADDRESS", raising=False)
         head = {**NODE, "num_cpus": 0, "include_dashboard": False, "ray_client_server_port": _free_port()}
-        nodes = RayNodes(Cluster(initialize_head=True, head_node_args=head), site)
+        nodes = RayNodes(at_last(lambda: Cluster(initialize_head=True, head_node_args=head)), site)
         session = Path(nodes.cluster.head_node.get_session_dir_path()).name
         try:
             nodes.add()
@@ -63,6 +65,17 @@ def two_nodes(site: Path) -> Iterator[RayNodes]:
             ray.shutdown()
             nodes.cluster.shutdown()
     assert wait_for(lambda: not _processes_of(session)), _processes_of(session)
+
+
+def at_last(start: Callable[[], T], tries: int = 5) -> T:
+    """Starts something that Ray gives half a minute, which a busy machine may not keep to."""
+    for _ in range(tries - 1):
+        try:
+            return start()
+        except Exception as error:  # Ray raises nothing more special
+            if "timed out during startup" not in str(error):
+                raise
+    return start()
 
 
 def wait_for(condition: Callable[[], object]) -> bool:

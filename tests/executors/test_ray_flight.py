@@ -208,3 +208,16 @@ def test_a_shape_that_was_compiled_on_a_worker_is_remembered_here(tmp_path) -> N
     assert not compiling.elsewhere(group, cluster.device).known
     RayExecutor(cluster, compiling, 600.0).run([group], lambda *_: None, lambda *_: None)
     assert compiling.elsewhere(group, cluster.device).known
+
+
+def test_an_end_that_is_asked_for_calls_everything_back() -> None:
+    cluster = FakeCluster(lambda group: report(group, group.trials))
+
+    def tell(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    groups = [LaneGroup(group_of(1).pair, 128, (TrialSpec(load, 0, 0.1),)) for load in range(1, 9)]
+    with pytest.raises(KeyboardInterrupt):
+        RayExecutor(cluster, Compiling(), 600.0).run(groups, lambda *_: None, tell)
+    assert cluster.recalled == 3
+    assert len(cluster.sent) == 4
