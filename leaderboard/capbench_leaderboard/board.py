@@ -15,7 +15,7 @@ from capbench.reading import read_result
 from capbench.records import MISSING, read_missing
 from capbench.results import Environment, MissingRecord
 from capbench_leaderboard.entry import Entry, make_entry
-from capbench_leaderboard.many import map_many
+from capbench_leaderboard.many import Workers
 from capbench_leaderboard.ranking import Table, rank
 from capbench_leaderboard.standing import (
     REMOVED,
@@ -68,26 +68,26 @@ class Board:
         return entry.path in self.checks and self.checks[entry.path].is_good
 
 
-def read_board(folder: Path) -> Board:
+def read_board(folder: Path, workers: Workers) -> Board:
     """Reads a folder of records; a file that is broken costs a line, never the board."""
     if not folder.is_dir():
         raise BadSetting(f"--records needs a folder of records, got {str(folder)!r}; make them with `capbench suite`")
     broken: list[str] = []
     removals = _kept(partial(read_removals, folder), Removals(), folder, broken).removals
     gone = {(removal.record, removal.run_id) for removal in removals}
-    entries = tuple(e for e in _entries(folder, broken) if (e.path, e.result.run_id) not in gone)
+    entries = tuple(e for e in _entries(folder, workers, broken) if (e.path, e.result.run_id) not in gone)
     checks = _valid(_kept(partial(read_checks, folder), Checks(), folder, broken), entries, folder)
     missing = list(_missing(folder, broken))
     verified = {path for path, check in checks.items() if check.is_good}
     return Board(entries, rank(entries, verified, missing), checks, removals, tuple(broken))
 
 
-def _entries(folder: Path, broken: list[str]) -> Iterator[Entry]:
+def _entries(folder: Path, workers: Workers, broken: list[str]) -> Iterator[Entry]:
     """The readable records, in the order of their paths."""
     paths = [path for path in folder.rglob("*.json") if path.name not in OTHER_FILES]
     paths.sort(key=lambda path: path.relative_to(folder).as_posix())
     seen: dict[Environment, Environment] = {}
-    for entry in map_many(partial(_entry_or_line, folder), paths):
+    for entry in workers.map(partial(_entry_or_line, folder), paths):
         if isinstance(entry, str):
             broken.append(entry)
             continue

@@ -9,28 +9,29 @@ from capbench.errors import RunFailed
 from capbench_leaderboard.address import addresses
 from capbench_leaderboard.board import Board, read_board
 from capbench_leaderboard.charts import capacity_data, is_worth_drawing, ratio_data, specifications, svg, thinned
-from capbench_leaderboard.many import uncollected
+from capbench_leaderboard.many import Workers
 from capbench_leaderboard.markdown import readme
 from capbench_leaderboard.site import write_site
 
 
 def build(records: Path, out: Path) -> Board:
     """Writes README.md, charts/ and site/ under `out`."""
-    with uncollected():
-        board = read_board(records)
+    with Workers() as workers:
+        board = read_board(records, workers)
         pictures = draw(board)
         (out / "charts").mkdir(parents=True, exist_ok=True)
         for old in (out / "charts").glob("*.svg"):
             old.unlink()
         for name, text in _committed(board, pictures, records, out).items():
             (out / name).write_text(text, encoding="utf-8")
-        write_site(board, out / "site", pictures)
+        write_site(board, out / "site", pictures, workers)
     return board
 
 
 def check(records: Path, out: Path) -> Board:
     """Raises where the README or a chart is not what the records give."""
-    board = read_board(records)
+    with Workers() as workers:
+        board = read_board(records, workers)
     wanted = _committed(board, draw(board), records, out)
     there = {f"charts/{path.name}" for path in (out / "charts").glob("*.svg")}
     stale = [name for name, text in wanted.items() if _text(out / name) != text]

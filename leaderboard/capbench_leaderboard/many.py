@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import TypeVar
 
@@ -17,29 +16,31 @@ MANY = 1000
 AT_ONCE = 50
 
 
-def map_many(function: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
-    """What the function gives for each, in their order."""
-    if len(things) < MANY:
-        yield from map(function, things)
-        return
-    # Spawned, not forked: a fork in a process with threads may hang.
-    with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=gc.disable) as pool:
-        yield from pool.map(function, things, chunksize=AT_ONCE)
+class Workers:
+    """Processes that are started when they first pay, and kept until the work is done.
 
+    Meanwhile no process searches for cycles: records have none, and going through thousands takes its time.
+    """
 
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """No search for cycles meanwhile: records have none, and going through thousands of them takes its time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._collected = gc.isenabled()
+
+    def __enter__(self) -> Workers:
+        gc.disable()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=kind is not None)
+        if self._collected:
             gc.enable()
 
-
-def for_each(function: Callable[[T], None], things: Sequence[T]) -> None:
-    """Calls the function with each."""
-    for _ in map_many(function, things):
-        pass
+    def map(self, function: Callable[[T], R], things: Sequence[T]) -> Iterator[R]:
+        """What the function gives for each, in their order."""
+        if len(things) < MANY:
+            return map(function, things)
+        if self._pool is None:
+            # Spawned, not forked: a fork in a process with threads may hang.
+            self._pool = ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=gc.disable)
+        return self._pool.map(function, things, chunksize=AT_ONCE)

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from capbench.errors import BadSetting
 from capbench_leaderboard.board import Board
 from capbench_leaderboard.charts import specifications
-from capbench_leaderboard.many import for_each
+from capbench_leaderboard.many import Workers
 from capbench_leaderboard.pages import Chart, Link, Pages, task_charts
 from capbench_leaderboard.ranking import Row
 from capbench_leaderboard.record_page import record_page
@@ -42,7 +42,7 @@ class RecordJob(NamedTuple):
     architecture_page: str
 
 
-def write_site(board: Board, folder: Path, pictures: Mapping[str, str]) -> None:
+def write_site(board: Board, folder: Path, pictures: Mapping[str, str], workers: Workers) -> None:
     """Writes the whole site anew."""
     _clear(folder)
     pages = Pages(board)
@@ -50,7 +50,7 @@ def write_site(board: Board, folder: Path, pictures: Mapping[str, str]) -> None:
     _write_overview(folder, pages, pictures)
     _write_tasks(folder, pages, pictures)
     _write_architectures(folder, pages)
-    _write_records(folder, pages)
+    _write_records(folder, pages, workers)
 
 
 @cache
@@ -182,11 +182,12 @@ def _write_architectures(folder: Path, pages: Pages) -> None:
         _render(folder, page, "task.html.j2", values)
 
 
-def _write_records(folder: Path, pages: Pages) -> None:
+def _write_records(folder: Path, pages: Pages, workers: Workers) -> None:
     """A page a record; many are written by several processes."""
     rows = [row for table in pages.board.tables for row in table.rows]
     jobs = [_job(pages, row) for row in rows]
-    for_each(partial(_write_record, folder), jobs)
+    for _ in workers.map(partial(_write_record, folder), jobs):
+        pass
 
 
 def _job(pages: Pages, row: Row) -> RecordJob:

@@ -121,6 +121,7 @@ def test_a_record_opens_from_the_table_with_its_curve_trials_and_command(page: A
     page.wait_for_url("**/records/*")
     assert drawn(page) >= 10
     page.locator("details.trials summary").click()
+    page.wait_for_selector("details.trials tbody tr")
     assert page.locator("details.trials tbody tr").count() == 44
     assert "capbench run --task rgr" in page.locator("pre").inner_text()
 
