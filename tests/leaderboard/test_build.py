@@ -45,12 +45,7 @@ def test_the_readme_has_ranks_intervals_and_what_is_missing(records: Path) -> No
     text = (records.parent / "README.md").read_text()
     assert "| 2–3" in text
     assert "cannot come within 5 %" in text
-<<<<<<< HEAD
-    assert "![rgr: capacity against parameters, suite " in text
-    assert "](charts/rgr-capacity.svg)" in text
-=======
     assert "![rgr: capacity against parameters, suite standard 1](charts/rgr-capacity.svg)" in text
->>>>>>> board
     for line in text.splitlines():
         if "](records/" in line and line.startswith("|"):
             assert (records.parent / line.split("](")[1].split(")")[0]).is_file()
