@@ -22,7 +22,7 @@ from capbench.results import Worker, merged
 if TYPE_CHECKING:
     from capbench.executors.ray import RayCluster, Ref
 
-WAIT_SECONDS = 0.5
+WAIT_SECONDS = 1.0
 """Longest time between two signs of life to the run."""
 MOST_LOSSES = 24
 """Times that a group and its parts may be lost before what is left of it counts as failed.

@@ -20,7 +20,7 @@ from capbench.executors.local import LocalExecutor
 from capbench.executors.needs import Needs, check_needs
 from capbench.results import Trial, Worker, WorkerPlugin
 
-REPORT_SECONDS = 1.0
+REPORT_SECONDS = 2.0
 """Between two reports on a group that is still training."""
 MAIL_SECONDS = 10.0
 """For the mailbox to answer; nobody waits longer for a courtesy."""

@@ -35,7 +35,7 @@ def section(timed: list[Timed]) -> str:
         f"Machine: {os.cpu_count()} cores ({platform.machine()}), shared by the driver, Ray and the workers; Python "
         f"{platform.python_version()}, torch {torch.__version__}, Ray {ray.__version__}, capbench "
         f"{capbench.__version__}. Every number below comes from one run of the command. No CUDA device was measured.",
-        *(workers_part(by["workers"]) if by["workers"] else []),
+        *(workers_part(by["workers"]) if len(by["workers"]) == 3 else []),
         *(suite_part(by["suite"][0]) if by["suite"] else []),
         *(plan_part(by["plan"][0]) if by["plan"] else []),
         *(paper_part(by["paper"][0]) if by["paper"] else []),
@@ -56,11 +56,10 @@ def workers_part(timed: list[Timed]) -> list[str]:
     ]  # fmt: skip
     seconds = {t.info["workers"]: t.median for t in timed}
     one = statistics.fmean(seconds[name] for name in seconds if name.startswith("one"))
-    lanes = "32 lanes of rgr × mha, 400 steps at most"
     return [
         "### Workers",
-        f"A sweep of {timed[0].info['groups']} runs of one group each ({lanes}) on workers of one thread that have "
-        "started before. One worker is timed before and after two, because machines drift; the ratio takes the mean.",
+        f"A sweep of {timed[0].info['work']}, on workers of one thread that have started before. One worker is timed "
+        "before and after two, because machines drift; the ratio takes the mean.",
         table(rows, ["workers", "groups", "seconds", "groups a second", "driver, CPU ms a group"]),
         f"**Two workers: {one / seconds['two']:.2f}× one.**",
     ]

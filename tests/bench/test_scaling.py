@@ -17,6 +17,7 @@ import ray
 import torch
 from scaling_estimate import Quiet, cost_of, makespan
 
+from capbench.engine.memory import MOST_LANES
 from capbench.errors import CapbenchError
 from capbench.executors.ray import RayCluster
 from capbench.options import RunOptions
@@ -29,9 +30,9 @@ from capbench.sweep import parse_grid, results_of, run_sweep
 from capbench.where import Where
 from tests.executors.nodes import RayNodes, two_nodes
 
-N_GROUPS = 32
-GROUPS = {"seeds": 32, "rates": (0.4,), "steps": 400, "compile_mode": "off"}
-"""Groups of about two seconds each: 32 lanes of rgr × mha at its standard size, all of one shape."""
+N_RUNS, LANES, GROUPS_A_RUN = 6, 32, 4
+STEPS = 300
+"""Groups of a second or two each: rgr × mha at its standard size."""
 ENTRIES = (("rgr", "mha"), ("rgr", "headsplit"), ("triples", "mlp"), ("sequences", "mlp"))
 """Pairs of the standard suite, at its smallest tier, that the driver's share is measured on."""
 GPUS = (1, 8, 64, 512)
@@ -82,7 +83,7 @@ def registry() -> Registry:
 def nodes(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
     """Two nodes of one CPU, warm: their workers have started and have trained."""
     with two_nodes(tmp_path_factory.mktemp("site")) as started:
-        sweep(started, registry, tmp_path_factory.mktemp("warm"), 6)
+        sweep(started, registry, tmp_path_factory.mktemp("warm"), 2)
         yield started
 
 
@@ -100,14 +101,19 @@ def only_one_worker() -> Iterator[None]:
     ray.kill(holder)
 
 
-def sweep(nodes: RayNodes, registry: Registry, folder: Path, n_points: int) -> float:
-    """A run a point, a group a run; returns the seconds that workers have trained."""
-    options = RunOptions("rgr", "mha", at=1, executor="ray", address=nodes.address, **GROUPS)
-    grid = parse_grid([f"at={','.join(str(200 + i) for i in range(n_points))}"])
+def sweep(nodes: RayNodes, registry: Registry, folder: Path, n_runs: int) -> float:
+    """Runs at neighbouring loads, several groups each; returns the seconds that workers have trained."""
+    options = RunOptions(
+        "rgr", "mha", seeds=LANES * GROUPS_A_RUN, rates=(0.4,), steps=STEPS, compile_mode="off",
+        executor="ray", address=nodes.address,
+    )  # fmt: skip
+    grid = parse_grid([f"at={','.join(str(200 + i) for i in range(n_runs))}"])
     store = Store(folder)
-    points = run_sweep(options, grid, registry, store, Series())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(MOST_LANES, "cpu", LANES)
+        points = run_sweep(options, grid, registry, store, Series())
     store.close()
-    assert len(results_of(points)) == n_points
+    assert len(results_of(points)) == n_runs
     return sum(result.timing.train_seconds for result in results_of(points))
 
 
@@ -117,10 +123,14 @@ def test_a_second_worker(
 ) -> None:
     benchmark.group = "scaling: workers"
     with watched(monkeypatch) as driver, only_one_worker() if workers != "two" else two_workers():
-        trained = benchmark.pedantic(sweep, (nodes, registry, tmp_path, N_GROUPS), rounds=1)
-    assert driver.groups == N_GROUPS
+        trained = benchmark.pedantic(sweep, (nodes, registry, tmp_path, N_RUNS), rounds=1)
+    assert driver.groups == N_RUNS * GROUPS_A_RUN
     benchmark.extra_info.update(
-        workers=workers, groups=driver.groups, driver_cpu_seconds=driver.cpu_seconds, train_seconds=trained
+        workers=workers,
+        work=f"{N_RUNS} runs of {GROUPS_A_RUN} groups each, {LANES} lanes of rgr × mha and {STEPS} steps at most",
+        groups=driver.groups,
+        driver_cpu_seconds=driver.cpu_seconds,
+        train_seconds=trained,
     )
 
 

@@ -52,6 +52,7 @@ def two_nodes(site: Path) -> Iterator[RayNodes]:
     """Starts a cluster, and leaves no process of it behind."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # Ray's own is that of work with no hurry
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.delenv("RAY_ADDRESS", raising=False)
         head = {**NODE, "num_cpus": 0, "include_dashboard": False, "ray_client_server_port": _free_port()}
