@@ -102,12 +102,13 @@ def carried_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Do
             for at in range(1, 7)
         ]
         jobs = [Job(f"at {request.at}", request, 100) for request in requests]
-        store = Store(tmp_path)
+        store, before = Store(tmp_path), set(threading.enumerate())
         try:
             return list(carry_out(jobs, registry, store, heard)), cluster
         finally:
             assert heard.threads == {threading.main_thread()}, "a listener hears of jobs in one thread"
-            assert not [t for t in threading.enumerate() if t.name.startswith("ThreadPool")], "no thread stays behind"
+            left = set(threading.enumerate()) - before
+            assert not [t for t in left if t.name.startswith("ThreadPool")], "no thread stays behind"
             store.close()
 
     return run
