@@ -44,6 +44,8 @@ def build_command(records: Path | None, out: Path | None, only_check: bool) -> N
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one.")
 def serve_command(records: Path | None, out: Path | None, port: int) -> None:
     """Build, then show the site on this machine."""
+    from contextlib import suppress
+
     from capbench_leaderboard.build import build
     from capbench_leaderboard.server import make_server
 
@@ -51,7 +53,8 @@ def serve_command(records: Path | None, out: Path | None, port: int) -> None:
     _tell_broken(build(records, out).broken)
     with make_server(out / "site", port) as server:
         click.echo(f"http://127.0.0.1:{server.server_address[1]}/ (stop with Ctrl-C)")
-        server.serve_forever()
+        with suppress(KeyboardInterrupt):
+            server.serve_forever()
 
 
 @leaderboard_command.command("submit")

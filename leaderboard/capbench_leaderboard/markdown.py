@@ -14,7 +14,7 @@ from capbench_leaderboard.charts import charted_text
 from capbench_leaderboard.columns import RANKED, ranked_cells
 from capbench_leaderboard.grid import Cell
 from capbench_leaderboard.ranking import Row, Table
-from capbench_leaderboard.wording import conditions_text, group_text, missing_texts, shown
+from capbench_leaderboard.wording import conditions_text, counted, group_text, missing_texts, shown
 
 MOST_ROWS = 25
 SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~$])")
@@ -56,7 +56,7 @@ def _counts(board: Board) -> str:
     if not board.entries:
         return "There are no records yet. `capbench suite standard` makes them."
     verified = sum(board.is_verified(entry) for entry in board.entries)
-    return f"{len(board.entries):,} records, {verified:,} of them verified."
+    return f"{counted(len(board.entries), 'record')}, {verified:,} of them verified."
 
 
 def _charts(board: Board, task: str, name: str, charts: Sequence[str]) -> list[str]:

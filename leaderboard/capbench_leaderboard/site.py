@@ -21,7 +21,7 @@ from capbench_leaderboard.pages import Chart, Link, Pages, task_charts
 from capbench_leaderboard.ranking import Row
 from capbench_leaderboard.record_page import record_page
 from capbench_leaderboard.standing import Check
-from capbench_leaderboard.wording import shown, tier_text
+from capbench_leaderboard.wording import counted, shown, tier_text
 
 POLICY = (
     "default-src 'none'; script-src 'self' file:; style-src 'self' file: 'unsafe-inline'; img-src 'self' file: data:; "
@@ -126,7 +126,8 @@ def _write_overview(folder: Path, pages: Pages, pictures: Collection[str]) -> No
     board = pages.board
     charts = [_charts(pages, task, "", pictures)[:1] for task in pages.tasks]
     verified = sum(board.is_verified(entry) for entry in board.entries)
-    counts = f"{len(board.entries):,} records of {len(pages.architectures)} architectures on {len(pages.tasks)} tasks"
+    records, architectures = counted(len(board.entries), "record"), counted(len(pages.architectures), "architecture")
+    counts = f"{records} of {architectures} on {counted(len(pages.tasks), 'task')}"
     values = {
         "title": "Leaderboard",
         "counts": f"{counts}; {verified:,} verified." if board.entries else "There are no records yet.",
@@ -154,7 +155,7 @@ def _task_link(pages: Pages, task: str) -> Link:
     """A task with how many records it has and who may be first at the largest size."""
     tables = [t for t in pages.board.tables if t.group.task == task and t.rows]
     ranked = [t for t in tables if t.group.is_ranked]
-    text = f"{sum(len(table.rows) for table in tables):,} records"
+    text = counted(sum(len(table.rows) for table in tables), "record")
     if ranked:
         last = max(ranked, key=lambda t: (t.group.suite_version, t.group.tier))
         names = list(dict.fromkeys(shown(r.entry.result.architecture.name) for r in last.rows if r.best == 1))

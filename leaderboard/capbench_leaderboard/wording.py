@@ -120,6 +120,11 @@ def conditions_text(group: Group) -> str:
     return " ".join(f"{shown(fact)}." for fact in facts)
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: 1 record, 2,000 records."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def standing_text(is_self_reported: bool) -> str:
     """Whether somebody else has run it again."""
     return "self-reported" if is_self_reported else "verified"
