@@ -253,7 +253,6 @@ def test_the_page_on_scaling_quotes_the_constants_of_the_code() -> None:
     text = " ".join(page("scaling").split())
     assert f"after {flight.MOST_LOSSES} losses" in text
     assert {2: "every two seconds"}[ray_worker.REPORT_SECONDS] in text
-    assert {2: "two groups for each that can run at once"}[ray.SENT_A_SLOT] in text
     assert {60: "after a minute the run ends"}[ray.EMPTY_SECONDS] in text
 
 

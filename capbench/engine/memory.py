@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 import weakref
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +29,13 @@ TAKEN_FOR_ASKED = 1.95
 """What a process takes of memory for each byte that its tensors ask for, as seen with glibc on six built-in pairs."""
 PROBES = (2, 6)
 """Numbers of lanes at which the peak is measured; what it grows by between them is a lane's."""
+CPU = torch.device("cpu")
+MEMINFO = Path("/proc/meminfo")
+"""Where Linux says what is free, with what it only keeps as a cache of files."""
+
+
+class DoesNotFit(MemoryError):
+    """Not even the smallest group fits this machine."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +52,16 @@ class Need:
 
 @cache
 def memory_need(pair: Pair, slots: int) -> Need:
-    """The need of a pair's groups, from the peaks of two small ones; the numbers of the device do not enter."""
-    few, more = (_peak(pair, slots, n_lanes) for n_lanes in PROBES)
+    """The need of a pair's groups, from the peaks of two small ones; the numbers of the device do not enter.
+
+    Raises DoesNotFit where not even the smaller one fits this machine; where the larger would not, all of the
+    smaller one's peak counts as its lanes'.
+    """
+    room = int(free_memory(CPU) / TAKEN_FOR_ASKED)
+    few = _peak(pair, slots, PROBES[0], room)
+    if few * PROBES[1] > room * PROBES[0]:
+        return Need(0, int(TAKEN_FOR_ASKED * few / PROBES[0]))
+    more = _peak(pair, slots, PROBES[1], room)
     a_lane = max(1, (more - few) // (PROBES[1] - PROBES[0]))
     fixed = max(0, few - PROBES[0] * a_lane)
     return Need(int(TAKEN_FOR_ASKED * fixed), int(TAKEN_FOR_ASKED * a_lane))
@@ -68,19 +85,23 @@ def free_memory(device: torch.device) -> int:
     """Bytes that are free on a device now."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    if MEMINFO.exists():
+        available = re.search(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())
+        if available:
+            return 1024 * int(available[1])
     if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 4 << 30  # a system that does not say, and any machine of today has
 
 
-def _peak(pair: Pair, slots: int, n_lanes: int) -> int:
+def _peak(pair: Pair, slots: int, n_lanes: int, room: int) -> int:
     """The most memory that tensors take at once while a group of that size is built and takes a step."""
     solver = pair.solver.plugin
     assert isinstance(solver, GradientSolver)
     trials = (TrialSpec(1, 0, 0.1),) * n_lanes  # one problem will do for all
-    with warnings.catch_warnings(), _Watch() as watch:
+    with warnings.catch_warnings(), _Watch(room) as watch:
         warnings.simplefilter("ignore")  # training will say it again
-        stack, _ = build_stack(LaneGroup(pair, slots, trials), torch.device("cpu"))
+        stack, _ = build_stack(LaneGroup(pair, slots, trials), CPU)
         state, batched = solver.init(stack.weights), Batched(pair, stack)
         step = Step(batched, solver, pair.training.steps, block=None)
         step(stack, state, torch.zeros((), dtype=torch.float64))
@@ -90,11 +111,12 @@ def _peak(pair: Pair, slots: int, n_lanes: int) -> int:
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of all storages that operations make, as long as they live."""
+    """Counts the bytes of all storages that operations make, as long as they live; too many raise DoesNotFit."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
+        self._room = room
         self._live = 0
         self._seen: set[int] = set()
 
@@ -114,6 +136,12 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._live += size
         self.peak = max(self.peak, self._live)
         weakref.finalize(storage, self._forget, address, size)
+        if self._live > self._room:
+            free = TAKEN_FOR_ASKED * self._room / 1e9
+            raise DoesNotFit(
+                f"out of memory: a step of {PROBES[0]} models takes more than the {free:.1f} GB that are free; make "
+                "the task or the architecture smaller"
+            )
 
     def _forget(self, address: int, size: int) -> None:
         self._seen.discard(address)

@@ -133,15 +133,18 @@ class Flight:
 
     def fill(self) -> bool:
         """Sends groups while there is room; False when all have come to their ends."""
-        while self._cluster.has_room(len(self._sent)):
+        while self._cluster.has_room():
             sent = self._again.pop() if self._again else self._fresh()
             if sent is None:
-                break
+                return bool(self._sent)
             self._sent[self._cluster.send(self._pack(sent))] = sent
-        return bool(self._sent)
+        return True
 
     def receive(self) -> None:
         """Waits a moment, and takes in what has come."""
+        if not self._sent:
+            self._cluster.wait_for_room(WAIT_SECONDS)
+            return
         for ref in self._cluster.landed(self._sent, WAIT_SECONDS):
             self._land(self._sent.pop(ref), ref)
         if time.monotonic() - self._read > REPORT_SECONDS:

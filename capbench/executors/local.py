@@ -15,7 +15,7 @@ from capbench.engine.cost import Cost
 from capbench.engine.devices import keep_memory, use_fitting_threads
 from capbench.engine.guard import is_out_of_memory
 from capbench.engine.lanes import LaneGroup, TrialSpec
-from capbench.engine.memory import lanes_that_fit
+from capbench.engine.memory import DoesNotFit, lanes_that_fit
 from capbench.engine.train import OnProgress, OnTrial, train_group
 from capbench.errors import TrialTimedOut, UserError
 from capbench.executors.deadline import Deadline
@@ -73,7 +73,13 @@ class LocalExecutor:
         """Runs each group to its end."""
         cost = Cost()
         for group in groups:
-            for part in self._fitting(group):
+            try:
+                parts = self._fitting(group)
+            except DoesNotFit as error:
+                for trial in group.trials:
+                    on_trial(failed_trial(group, trial, str(error)), {})
+                continue
+            for part in parts:
                 self._run_group(part, on_trial, on_progress, self._timeout, cost)
         return cost
 
@@ -83,10 +89,12 @@ class LocalExecutor:
         return group.parts(size)
 
     def _estimated(self, group: LaneGroup) -> int:
-        """How many lanes should fit."""
+        """How many lanes should fit; DoesNotFit where the smallest group would not."""
         try:
             with Deadline(self._timeout).watching():
                 return lanes_that_fit(group.pair, group.slots, self._device)
+        except DoesNotFit:
+            raise
         except Exception:  # noqa: BLE001 - the plugin border: what fails here fails in training too, and is recorded there
             return len(group.trials)
 

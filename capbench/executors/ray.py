@@ -21,15 +21,15 @@ from capbench.executors.connection import connect
 from capbench.executors.flight import GroupLost, RayExecutor
 from capbench.executors.mailbox import Mailbox
 from capbench.executors.needs import Need, Needs, needs_of
-from capbench.executors.ray_worker import MAIL_SECONDS, Parcel, Report, take_stock, work
+from capbench.executors.ray_worker import Parcel, Report, take_stock, work
 from capbench.results import Machine
 from capbench.settings import Configured
 from capbench.where import Where
 
-SENT_A_SLOT = 2
-"""Groups on their way for each that can run at once: one runs, the next is there when it ends. The rest wait here."""
 STOCK_SECONDS = 60.0
 """For all nodes to say what they have; one that is slower is asked again with its first group."""
+MAIL_SECONDS = 10.0
+"""For the mailbox to answer; nobody waits longer for a courtesy."""
 LOOK_SECONDS = 5.0
 """Between two looks at what the cluster has."""
 EMPTY_SECONDS = 60.0
@@ -67,7 +67,7 @@ class RayCluster:
         )
         pinned = {HEAD: 0.001} if any(HEAD in node["Resources"] for node in _alive()) else {}
         self._mailbox: Any = ray.remote(Mailbox).options(num_cpus=0, resources=pinned).remote()
-        self._lock = threading.Lock()
+        self._room = threading.Condition()
         self._n_sent = 0
         self._stock_lock = threading.Lock()
         self._ready: set[Need] = set()
@@ -89,15 +89,19 @@ class RayCluster:
         """Sends the groups of one run."""
         return RayExecutor(self, compiling, trial_timeout)
 
-    def has_room(self, n_own: int) -> bool:
-        """Whether a run with so many groups on their way may send another: the first always."""
-        with self._lock:
-            return n_own == 0 or self._n_sent < SENT_A_SLOT * self._slots.count()
+    def has_room(self) -> bool:
+        """Whether a group sent now finds a slot: Ray passes one that has to wait from node to node all the time."""
+        with self._room:
+            return self._n_sent < self._slots.count()
+
+    def wait_for_room(self, seconds: float) -> None:
+        """Returns when some group has ended, and after so many seconds at most."""
+        with self._room:
+            self._room.wait(seconds)
 
     def send(self, parcel: Parcel) -> Ref:
         """Puts a group on its way."""
-        with self._lock:
-            self._n_sent += 1
+        self._count_sent(1)
         ref: Ref = self._work.remote(parcel, self._mailbox)
         return ref
 
@@ -114,8 +118,7 @@ class RayCluster:
 
     def fetch(self, ref: Ref) -> Report:
         """The last report of a group; GroupLost where none will come."""
-        with self._lock:
-            self._n_sent -= 1
+        self._count_sent(-1)
         try:
             report: Report = ray.get(ref)
         except ray.exceptions.RayTaskError as error:
@@ -129,8 +132,7 @@ class RayCluster:
     def recall(self, refs: Iterable[Ref]) -> None:
         """Ends groups that nobody waits for any more."""
         for ref in refs:
-            with self._lock:
-                self._n_sent -= 1
+            self._count_sent(-1)
             ray.cancel(ref)
 
     def mail(self, boxes: Sequence[str]) -> dict[str, list[bytes]]:
@@ -140,6 +142,11 @@ class RayCluster:
         except ray.exceptions.RayError:
             return {}
         return found
+
+    def _count_sent(self, change: int) -> None:
+        with self._room:
+            self._n_sent += change
+            self._room.notify_all()
 
     def prepare(self, plugins: Iterable[Configured[Any]]) -> None:
         """Raises where a node has another capbench or other plugins than this process; asks each node once."""

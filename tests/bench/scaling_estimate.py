@@ -18,6 +18,7 @@ import torch
 from capbench.capacity import TYPICAL_SCALE
 from capbench.engine.cost import Cost
 from capbench.engine.lanes import LaneGroup, Pair, TrialSpec
+from capbench.engine.memory import DoesNotFit, lanes_that_fit
 from capbench.engine.stack import Batched, build_stack
 from capbench.engine.step import Step
 from capbench.engine.train import OnProgress, OnTrial
@@ -32,7 +33,8 @@ from capbench.runner import measure
 from capbench.store import Store
 from capbench.theory import bracket
 
-LANES_TIMED = 4
+MOST_TIMED = 4
+"""Lanes among which one is timed, where memory has room for them."""
 Rounds = list[list[LaneGroup]]
 """The groups of a run, round by round: those of a round can run at once, rounds follow each other."""
 
@@ -101,7 +103,8 @@ def rounds_of(request: Request, registry: Registry) -> Rounds:
 
 def lane_step_seconds(pair: Pair, slots: int) -> float:
     """Eager seconds of one step of one lane among a few, in this process; the first step is not counted."""
-    trials = tuple(TrialSpec(1, seed, 0.01) for seed in range(LANES_TIMED))
+    n_lanes = min(MOST_TIMED, lanes_that_fit(pair, slots, torch.device("cpu")))
+    trials = tuple(TrialSpec(1, seed, 0.01) for seed in range(n_lanes))
     stack, _ = build_stack(LaneGroup(pair, slots, trials), torch.device("cpu"))
     solver, number = pair.solver.plugin, torch.tensor(10.0, dtype=torch.float64)
     batched = Batched(pair, stack)
@@ -109,7 +112,7 @@ def lane_step_seconds(pair: Pair, slots: int) -> float:
     step(stack, state, number)
     started = time.process_time()
     step(stack, state, number)
-    return (time.process_time() - started) / LANES_TIMED
+    return (time.process_time() - started) / n_lanes
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,8 @@ class RunCost:
     """A run as a schedule sees it: seconds of each group, round by round."""
 
     rounds: tuple[tuple[float, ...], ...]
+    is_fitting: bool
+    """Whether its largest shape could be timed here."""
 
     @property
     def seconds(self) -> float:
@@ -124,19 +129,31 @@ class RunCost:
 
 
 def cost_of(entry: Entry, registry: Registry, share_taken: float) -> RunCost:
-    """A run's groups with their costs: the smallest and the largest shape are timed, those between lie on a line."""
+    """A run's groups with their costs: the smallest and the largest shape are timed, those between lie on a line.
+
+    A largest shape that does not fit this machine is halved until it does, and costs in proportion.
+    """
     rounds = rounds_of(entry.request, registry)
     groups = [group for each in rounds for group in each]
     if not groups:
         raise RunFailed(f"{entry.task} × {entry.architecture}: the search asked for nothing")
-    ends = [lane_step_seconds(pick.pair, pick.slots) for pick in (min(groups, key=_slots), max(groups, key=_slots))]
-    sizes = [min(map(_slots, groups)), max(map(_slots, groups))]
+    smallest, largest = min(groups, key=_slots), max(groups, key=_slots)
+    high, share = _largest_seconds(largest)
+    ends, sizes = [lane_step_seconds(smallest.pair, smallest.slots), high], [smallest.slots, largest.slots]
 
     def seconds(group: LaneGroup) -> float:
         lane_step = float(np.interp(group.slots, sizes, ends))
         return len(group.trials) * group.pair.training.steps * share_taken * lane_step
 
-    return RunCost(tuple(tuple(seconds(group) for group in each) for each in rounds))
+    return RunCost(tuple(tuple(seconds(group) for group in each) for each in rounds), is_fitting=share == 1)
+
+
+def _largest_seconds(group: LaneGroup, share: int = 1) -> tuple[float, int]:
+    """What a step of a lane costs, and the share of its slots, one in so many, that fitted to be timed."""
+    try:
+        return share * lane_step_seconds(group.pair, group.slots // share), share
+    except DoesNotFit:
+        return _largest_seconds(group, 2 * share)
 
 
 def _slots(group: LaneGroup) -> int:

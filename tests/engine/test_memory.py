@@ -13,6 +13,7 @@ from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
 from capbench.engine.memory import lanes_that_fit, memory_need
 from capbench.executors.local import LocalExecutor
 from capbench.provenance import Provenance
+from capbench.results import TrialStatus
 from capbench.settings import Configured
 from capbench_plugins.adam import Adam
 from capbench_plugins.mha import Mha
@@ -81,6 +82,25 @@ def test_fewer_lanes_fit_a_smaller_memory(monkeypatch: pytest.MonkeyPatch) -> No
     assert lanes_that_fit(make_pair(), 64, CPU) == 2
     monkeypatch.setattr(memory, "free_memory", lambda _: 1 << 50)
     assert lanes_that_fit(make_pair(), 64, CPU) == memory.MOST_LANES["cpu"]
+
+
+def test_where_only_the_smaller_probe_fits_its_peak_is_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    need = memory_need(make_pair(), 64)
+    memory_need.cache_clear()
+    monkeypatch.setattr(memory, "free_memory", lambda _: need.bytes(5))
+    cautious = memory_need(make_pair(), 64)
+    assert cautious.fixed == 0
+    assert cautious.bytes(2) == pytest.approx(need.bytes(2), rel=0.01)
+    memory_need.cache_clear()
+
+
+def test_what_does_not_fit_this_machine_is_recorded_before_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory_need.cache_clear()
+    monkeypatch.setattr(memory, "free_memory", lambda _: 50_000)
+    group, found = LaneGroup(make_pair(), 256, tuple(TrialSpec(60, seed, 0.2) for seed in range(3))), []
+    LocalExecutor(CPU).run([group], lambda trial, _: found.append(trial), lambda *_: None)
+    assert [trial.status for trial in found] == [TrialStatus.FAILED] * 3
+    assert "takes more than the 0.0 GB that are free; make the task or the architecture smaller" in found[0].error
 
 
 def test_the_size_of_groups_changes_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,8 @@ class FakeCluster:
 
     fate: Callable[[LaneGroup], Report]
     room: int = 4
+    others: int = 0
+    """Groups of other runs on their way."""
     where: ClassVar[Where] = Where(executor="ray")
     device: ClassVar[torch.device] = torch.device("cpu")
     threads: int = 1
@@ -65,8 +67,11 @@ class FakeCluster:
     under_way: dict[int, Parcel] = field(default_factory=dict)
     told: dict[str, list[bytes]] = field(default_factory=dict)
 
-    def has_room(self, n_own: int) -> bool:
-        return n_own == 0 or len(self.under_way) < self.room
+    def has_room(self) -> bool:
+        return len(self.under_way) + self.others < self.room
+
+    def wait_for_room(self, seconds: float) -> None:
+        self.others -= 1
 
     def send(self, parcel: Parcel) -> int:
         self.sent.append(pickle.loads(parcel.group))
@@ -123,6 +128,13 @@ def test_groups_are_taken_from_their_iterator_only_as_there_is_room() -> None:
     RayExecutor(cluster, Compiling(), 600.0).run(groups(), lambda *_: None, lambda *_: None)
     assert cluster.most_under_way == 3
     assert len(taken) == 100
+
+
+def test_a_run_that_finds_every_slot_taken_waits_and_is_done_in_the_end() -> None:
+    cluster = FakeCluster(lambda group: report(group, group.trials), room=2, others=4)
+    found, _, _ = run(cluster, group_of(4), LaneGroup(group_of(1).pair, 128, (TrialSpec(90, 0, 0.1),)))
+    assert len(found) == 5
+    assert (cluster.others, cluster.most_under_way) == (1, 1)
 
 
 def test_a_group_lost_once_is_sent_again_as_it_is() -> None:
