@@ -8,6 +8,7 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -52,7 +53,7 @@ def _collect(name: str, package: str, sources: dict[str, str]) -> None:
     if module is None or name in sources:
         return
     sources[name] = source = _source(module)
-    for imported in _imports(source, module):
+    for imported in _imports(source, module.__package__):
         if imported.partition(".")[0] == package:
             _collect(imported, package, sources)
 
@@ -65,13 +66,18 @@ def _source(module: ModuleType) -> str:
     return Path(path).read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
 
 
-def _imports(source: str, module: ModuleType) -> Iterator[str]:
-    """Absolute names of all modules that a source text imports, at any depth."""
+@cache
+def _imports(source: str, package: str | None) -> tuple[str, ...]:
+    """Absolute names of all modules that a source text of a package imports, at any depth."""
+    return tuple(_walk_imports(source, package))
+
+
+def _walk_imports(source: str, package: str | None) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = "." * node.level + (node.module or "")
-            target = importlib.util.resolve_name(base, module.__package__)
+            target = importlib.util.resolve_name(base, package)
             yield target
             yield from (f"{target}.{alias.name}" for alias in node.names)

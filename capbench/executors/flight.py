@@ -117,6 +117,8 @@ class Flight:
         self._cluster, self._pack, self._groups, self._on_trial = cluster, pack, groups, on_trial
         self._sent: dict[Ref, Sent] = {}
         self._again: list[Sent] = []
+        self._stale: list[str] = []
+        """Boxes of groups whose last report has come."""
         self._trained: Counter[Worker] = Counter()
         self._read = time.monotonic()
 
@@ -133,11 +135,17 @@ class Flight:
 
     def fill(self) -> bool:
         """Sends groups while there is room; False when all have come to their ends."""
-        while self._cluster.has_room():
-            sent = self._again.pop() if self._again else self._fresh()
-            if sent is None:
-                return bool(self._sent)
-            self._sent[self._cluster.send(self._pack(sent))] = sent
+        while self._cluster.take_room():
+            ref = None
+            try:
+                sent = self._again.pop() if self._again else self._fresh()
+                if sent is None:
+                    return bool(self._sent)
+                ref = self._cluster.send(self._pack(sent))
+                self._sent[ref] = sent
+            finally:
+                if ref is None:
+                    self._cluster.leave_room()
         return True
 
     def receive(self) -> None:
@@ -154,6 +162,7 @@ class Flight:
     def end(self) -> None:
         """Calls back what is still on its way."""
         self._cluster.recall(self._sent)
+        self._cluster.forget([*self._stale, *(sent.box for sent in self._sent.values())])
         self._sent.clear()
 
     def _fresh(self) -> Sent | None:
@@ -162,21 +171,24 @@ class Flight:
 
     def _land(self, sent: Sent, ref: Ref) -> None:
         """A group has come to its end, one way or the other."""
-        if sent.may_have_mail:
-            self._read_mail([sent])
         try:
             report = self._cluster.fetch(ref)
         except GroupLost as loss:
+            self._read_mail([sent])
             self._lose(sent, str(loss))
             return
         self._hear(sent, report)
+        if sent.may_have_mail:
+            self._stale.append(sent.box)
         self.cost.add(report.cost)
         if report.cost.compile_seconds:
             self.compiled.append(sent.group)
 
     def _read_mail(self, under_way: list[Sent]) -> None:
         """What was told ahead of the groups' ends."""
-        mail = self._cluster.mail([sent.box for sent in under_way]) if under_way else {}
+        if not under_way:
+            return
+        mail = self._cluster.mail([sent.box for sent in under_way])
         for sent in under_way:
             for news in mail.get(sent.box, ()):
                 self._hear(sent, pickle.loads(news))

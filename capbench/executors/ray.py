@@ -68,7 +68,7 @@ class RayCluster:
         pinned = {HEAD: 0.001} if any(HEAD in node["Resources"] for node in _alive()) else {}
         self._mailbox: Any = ray.remote(Mailbox).options(num_cpus=0, resources=pinned).remote()
         self._room = threading.Condition()
-        self._n_sent = 0
+        self._n_taken = 0
         self._stock_lock = threading.Lock()
         self._ready: set[Need] = set()
         self._slots = Slots(where, device, threads)
@@ -89,10 +89,18 @@ class RayCluster:
         """Sends the groups of one run."""
         return RayExecutor(self, compiling, trial_timeout)
 
-    def has_room(self) -> bool:
-        """Whether a group sent now finds a slot: Ray passes one that has to wait from node to node all the time."""
+    def take_room(self) -> bool:
+        """Whether a slot is free, which is then the caller's: Ray keeps passing on a group that has to wait for one."""
         with self._room:
-            return self._n_sent < self._slots.count()
+            is_free = self._n_taken < self._slots.count()
+            self._n_taken += is_free
+        return is_free
+
+    def leave_room(self) -> None:
+        """A slot that was taken is free again."""
+        with self._room:
+            self._n_taken -= 1
+            self._room.notify_all()
 
     def wait_for_room(self, seconds: float) -> None:
         """Returns when some group has ended, and after so many seconds at most."""
@@ -100,8 +108,7 @@ class RayCluster:
             self._room.wait(seconds)
 
     def send(self, parcel: Parcel) -> Ref:
-        """Puts a group on its way."""
-        self._count_sent(1)
+        """Puts a group on its way, to a slot that was taken for it."""
         ref: Ref = self._work.remote(parcel, self._mailbox)
         return ref
 
@@ -118,7 +125,7 @@ class RayCluster:
 
     def fetch(self, ref: Ref) -> Report:
         """The last report of a group; GroupLost where none will come."""
-        self._count_sent(-1)
+        self.leave_room()
         try:
             report: Report = ray.get(ref)
         except ray.exceptions.RayTaskError as error:
@@ -132,7 +139,7 @@ class RayCluster:
     def recall(self, refs: Iterable[Ref]) -> None:
         """Ends groups that nobody waits for any more."""
         for ref in refs:
-            self._count_sent(-1)
+            self.leave_room()
             ray.cancel(ref)
 
     def mail(self, boxes: Sequence[str]) -> dict[str, list[bytes]]:
@@ -143,10 +150,10 @@ class RayCluster:
             return {}
         return found
 
-    def _count_sent(self, change: int) -> None:
-        with self._room:
-            self._n_sent += change
-            self._room.notify_all()
+    def forget(self, boxes: Sequence[str]) -> None:
+        """Empties boxes that nobody will look into."""
+        if boxes:
+            self._mailbox.take.remote(boxes)
 
     def prepare(self, plugins: Iterable[Configured[Any]]) -> None:
         """Raises where a node has another capbench or other plugins than this process; asks each node once."""

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import ray
 import torch
 from scaling_estimate import Quiet, cost_of, makespan
 
 from capbench.engine.memory import MOST_LANES
 from capbench.errors import CapbenchError
-from capbench.executors.ray import RayCluster
+from capbench.executors.ray import RayCluster, Slots
 from capbench.options import RunOptions
 from capbench.plan import Plan, make_plan
 from capbench.registry import Registry, load_registry
@@ -88,17 +87,11 @@ def nodes(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @contextmanager
-def only_one_worker() -> Iterator[None]:
-    """One of the two CPUs is taken by an actor that does nothing."""
-
-    class Idle:  # here, so that it travels by value: workers cannot import this file
-        def ready(self) -> bool:
-            return True
-
-    holder = ray.remote(Idle).options(num_cpus=1).remote()
-    ray.get(holder.ready.remote())
-    yield
-    ray.kill(holder)
+def workers_used(number: int) -> Iterator[None]:
+    """So many of the two are given groups at once; Ray chooses which."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Slots, "count", lambda _: number)
+        yield
 
 
 def sweep(nodes: RayNodes, registry: Registry, folder: Path, n_runs: int) -> float:
@@ -122,7 +115,7 @@ def test_a_second_worker(
     benchmark, nodes: RayNodes, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
     benchmark.group = "scaling: workers"
-    with only_one_worker() if workers != "two" else two_workers():
+    with workers_used(2 if workers == "two" else 1):
         sweep(nodes, registry, tmp_path / "warm", 2)  # a process that Ray has ended meanwhile starts again
         with watched(monkeypatch) as driver:
             trained = benchmark.pedantic(sweep, (nodes, registry, tmp_path, N_RUNS), rounds=1)
@@ -134,11 +127,6 @@ def test_a_second_worker(
         driver_cpu_seconds=driver.cpu_seconds,
         train_seconds=trained,
     )
-
-
-@contextmanager
-def two_workers() -> Iterator[None]:
-    yield
 
 
 def test_the_drivers_share_of_a_suite(

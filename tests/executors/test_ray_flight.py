@@ -58,6 +58,7 @@ class FakeCluster:
     room: int = 4
     others: int = 0
     """Groups of other runs on their way."""
+    taken: int = 0
     where: ClassVar[Where] = Where(executor="ray")
     device: ClassVar[torch.device] = torch.device("cpu")
     threads: int = 1
@@ -67,8 +68,13 @@ class FakeCluster:
     under_way: dict[int, Parcel] = field(default_factory=dict)
     told: dict[str, list[bytes]] = field(default_factory=dict)
 
-    def has_room(self) -> bool:
-        return len(self.under_way) + self.others < self.room
+    def take_room(self) -> bool:
+        is_free = self.taken + self.others < self.room
+        self.taken += is_free
+        return is_free
+
+    def leave_room(self) -> None:
+        self.taken -= 1
 
     def wait_for_room(self, seconds: float) -> None:
         self.others -= 1
@@ -84,10 +90,16 @@ class FakeCluster:
 
     def fetch(self, ref: int) -> Report:
         parcel = self.under_way.pop(ref)
+        self.leave_room()
         return self.fate(pickle.loads(parcel.group))
 
     def recall(self, refs) -> None:
         self.recalled += len(list(refs))
+        self.taken -= len(list(refs))
+
+    def forget(self, boxes: list[str]) -> None:
+        for box in boxes:
+            self.told.pop(box, None)
 
     def mail(self, boxes: list[str]) -> dict[str, list[bytes]]:
         return {box: self.told.pop(box) for box in boxes if box in self.told}
@@ -101,7 +113,10 @@ def run(cluster: FakeCluster, *groups: LaneGroup) -> tuple[dict[str, Trial], Cos
         assert trial.key not in found, "each trial once"
         found[trial.key] = trial
 
-    return found, executor.run(iter(groups), keep, lambda *_: None), executor
+    try:
+        return found, executor.run(iter(groups), keep, lambda *_: None), executor
+    finally:
+        assert cluster.taken == 0, "a run that has ended takes no room"
 
 
 def test_every_trial_comes_back_once_and_costs_and_workers_add_up() -> None:
@@ -202,6 +217,20 @@ def test_what_was_told_before_a_loss_is_kept_and_not_trained_again(monkeypatch: 
     assert [[spec.seed for spec in group.trials] for group in cluster.sent] == [list(range(8)), [5, 6, 7]]
     assert len(found) == 8
     assert [worker.trials for worker in executor.workers] == [8]
+    assert not cluster.told
+
+
+def test_what_was_told_of_groups_that_have_ended_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight, "REPORT_SECONDS", 0.0)
+
+    class Telling(FakeCluster):
+        def fetch(self, ref: int) -> Report:
+            self.told[self.under_way[ref].box] = []
+            return super().fetch(ref)
+
+    cluster = Telling(lambda group: report(group, group.trials))
+    run(cluster, group_of(2), LaneGroup(group_of(1).pair, 128, (TrialSpec(90, 0, 0.1),)))
+    assert not cluster.told
 
 
 def test_a_users_mistake_ends_the_run_and_calls_the_rest_back() -> None:
