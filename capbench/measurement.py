@@ -52,6 +52,15 @@ class Work:
     budget: int | None
 
 
+@dataclass(frozen=True)
+class Share:
+    """What a run has of training that was done for it and others together, before it began."""
+
+    trained: frozenset[str] = frozenset()
+    cost: Cost = field(default_factory=Cost)
+    seconds: float = 0.0
+
+
 @dataclass
 class Measurement:
     """A request being carried out: its protocol, its trials so far, and what they cost."""
@@ -65,16 +74,24 @@ class Measurement:
     interrupt: Interrupt = field(default_factory=Interrupt)
     trials: list[Trial] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
-    n_trained: int = 0
     n_reused: int = 0
+    share: Share = field(default_factory=Share)
+    trained: set[str] = field(default_factory=set)
+    """Keys of the trials that were trained for it."""
     _budgets: dict[str, int | None] = field(default_factory=dict)
     _failed_before: set[str] = field(default_factory=set)
     _ended: list[Trial] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.cost.add(self.share.cost)
         # One for the whole measurement: it learns how many lanes fit and how long it has waited in vain.
         compiling = Compiling(self.request.compile_mode, self.store.path.parent / "compiled")
         self._executor = self.workplace.executor(compiling, self.request.trial_timeout)
+
+    @property
+    def n_trained(self) -> int:
+        """How many trials were trained for it."""
+        return len(self.trained)
 
     @property
     def device(self) -> torch.device:
@@ -109,7 +126,8 @@ class Measurement:
         ]
         budgets = {w.pair.key(spec): w.budget for w in work for spec in w.specs}
         known = self.store.trials(budgets)
-        stored = {k: t for k, t in known.items() if t.status is not TrialStatus.FAILED}
+        new = self.share.trained
+        stored = {k: t for k, t in known.items() if t.status is not TrialStatus.FAILED or k in new}
         self._budgets.update(budgets)
         self._failed_before = known.keys() - stored.keys()
         self.progress.plan(self.request.solver.plugin.name, len(budgets), len(stored))
@@ -148,7 +166,7 @@ class Measurement:
             self.store.add_trials(ended, self.request.task.plugin.name, self.request.architecture.plugin.name)
         for trial in ended:
             self._count(trial)
-            self.n_trained += 1
+            self.trained.add(trial.key)
             self.progress.trained(trial)
 
     def _claimed(self, groups: Iterable[LaneGroup], put_off: list[LaneGroup]) -> Iterator[LaneGroup]:
@@ -191,7 +209,10 @@ class Measurement:
     def _reuse(self, trials: Iterable[Trial]) -> None:
         for trial in trials:
             self._count(trial)
-            self.n_reused += 1
+            if trial.key in self.share.trained:
+                self.trained.add(trial.key)
+            else:
+                self.n_reused += 1
 
     def _count(self, trial: Trial) -> None:
         self.trials.append(trial.model_copy(update={"budget": self._budgets[trial.key]}))

@@ -13,7 +13,7 @@ from capbench.errors import CannotConstruct, RunFailed, RunInterrupted
 from capbench.executors import Workplace
 from capbench.executors.workplace import open_workplace
 from capbench.interrupts import Interrupt, deferred
-from capbench.measurement import Measurement, Progress
+from capbench.measurement import Measurement, Progress, Share
 from capbench.presets import CONSTRUCTION
 from capbench.registry import Registry
 from capbench.request import Request
@@ -32,17 +32,19 @@ def execute(
     progress: Progress,
     workplace: Workplace | None = None,
     asked_to_end: Interrupt | None = None,
+    share: Share | None = None,
 ) -> Result:
     """Carries out a request: searches, stores every trial as it ends, and returns the result document.
 
-    A series opens one workplace for all its runs, and listens for interrupts itself.
+    A series opens one workplace for all its runs, listens for interrupts itself, and may have trained for the run.
     """
-    started, protocol = time.perf_counter(), request.check()
+    share = share or Share()
+    started, protocol = time.perf_counter() - share.seconds, request.check()
     workplace = workplace or open_workplace(request.where)
     check_precision(protocol.dtype, workplace.device)
     workplace.prepare(request.plugins)
     with nullcontext(asked_to_end) if asked_to_end else deferred() as interrupt:
-        run = Measurement(request, protocol, registry, store, progress, workplace, interrupt)
+        run = Measurement(request, protocol, registry, store, progress, workplace, interrupt, share=share)
         try:
             return _carry_out(run, started)
         except KeyboardInterrupt:

@@ -22,13 +22,16 @@ from capbench.errors import (
 from capbench.executors import Workplace
 from capbench.executors.workplace import open_workplace
 from capbench.interrupts import Interrupt, deferred
-from capbench.measurement import Progress
+from capbench.measurement import Progress, Share
 from capbench.registry import Registry
 from capbench.request import Request
 from capbench.results import Result
 from capbench.runner import execute
 from capbench.store import Store
+from capbench.together import bundles, train_together
 
+FAULTS_OF_ALL = (RunInterrupted, StoreUnavailable, DeviceUnavailable, ClusterUnavailable, WorkersDiffer)
+"""What would meet every job of a series, and ends it."""
 GROWTH = 0.75
 """The time of a run is taken to grow with this power of its size, where no run of the size has been seen."""
 
@@ -110,14 +113,31 @@ class Series:
     done: list[Ended] = field(default_factory=list)
 
     def one_by_one(self) -> Iterator[Ended]:
-        """In this thread, each job when the one before it has ended."""
+        """In this thread, each job when the one before it has ended; those of a bundle are trained with its first."""
+        beginning = {places[0]: places for places in bundles([job.request for job in self.jobs])}
+        shares: dict[int, Share] = {}
         for index, job in enumerate(self.jobs):
             self.progress.begins(job, len(self.done), len(self.jobs))
             try:
-                ended = _carry_out(index, job, self.registry, self.store, self.progress.run, self.workplace)
+                if index in beginning:
+                    shares.update(self._train_together(beginning[index]))
+                share = shares.get(index, Share())
+                ended = _carry_out(
+                    index, job, self.registry, self.store, self.progress.run, self.workplace, share=share
+                )
             except (RunInterrupted, KeyboardInterrupt):
                 raise self._interrupted(job.label) from None
             yield self._count(ended, self.jobs[index + 1 :], 1)
+
+    def _train_together(self, places: Sequence[int]) -> dict[int, Share]:
+        """What each of the jobs at these places has of their training; where it fails they are trained one by one."""
+        requests = {place: self.jobs[place].request for place in places}
+        try:
+            return train_together(requests, self.registry, self.store, self.progress.run, self.workplace)
+        except FAULTS_OF_ALL:
+            raise
+        except Exception:  # noqa: BLE001 - the plugin border: what fails here fails again in the job, and is told there
+            return {}
 
     def at_once(self) -> Iterator[Ended]:
         """A thread a job, as many as the workplace wants: they plan and store, the training is done elsewhere."""
@@ -186,13 +206,14 @@ def _carry_out(
     progress: Progress,
     workplace: Workplace,
     interrupt: Interrupt | None = None,
+    share: Share | None = None,
 ) -> Ended:
     """Runs a job. A fault of the store or the workplace would be every job's, and ends the series."""
-    started = time.perf_counter()
+    started = time.perf_counter() - (share.seconds if share else 0.0)
     result, reason = None, ""
     try:
-        result = execute(job.request, registry, store, progress, workplace, interrupt)
-    except (RunInterrupted, StoreUnavailable, DeviceUnavailable, ClusterUnavailable, WorkersDiffer):
+        result = execute(job.request, registry, store, progress, workplace, interrupt, share)
+    except FAULTS_OF_ALL:
         raise
     except CapbenchError as error:
         reason = str(error)

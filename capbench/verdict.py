@@ -255,18 +255,18 @@ def trend_line(data: Reproduction, claim: TrendClaim) -> list[tuple[float, Measu
 
 
 def _met(found: Measured, published: Span, within: float) -> Finding:
-    """Whether what was measured meets what was published."""
+    """Whether what was measured meets what was published: the estimate by the tolerance, or the interval without."""
     low, high = published if isinstance(published, tuple) else (published, published)
     words, scale = shown(found), max(abs(low), abs(high))
     if low - within <= found.value <= high + within:
         return Finding(words, Outcome.AGREES)
-    meets = found.floor <= high + within and found.ceiling >= low - within
-    if meets and max(found.ceiling - found.value, found.value - found.floor) > TOO_WIDE * scale:
+    touches = found.floor <= high + within and found.ceiling >= low - within
+    if touches and max(found.ceiling - found.value, found.value - found.floor) > TOO_WIDE * scale:
         raise NothingToTell(f"{words}: too wide an interval to tell")
-    if meets:
+    if found.floor <= high and found.ceiling >= low:
         return Finding(words, Outcome.AGREES)
     is_near = low / NEAR <= found.value <= high * NEAR
-    return Finding(words, Outcome.IN_DIRECTION if is_near else Outcome.DOES_NOT)
+    return Finding(words, Outcome.IN_DIRECTION if touches or is_near else Outcome.DOES_NOT)
 
 
 def _goes(values: Sequence[Measured]) -> Outcome:

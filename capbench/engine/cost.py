@@ -36,6 +36,11 @@ class Cost:
         self.lane_steps += other.lane_steps
         self.compiled_lane_steps += other.compiled_lane_steps
 
+    def part(self, share: float) -> Cost:
+        """A share of all of it."""
+        phases = {phase: share * seconds for phase, seconds in self.phases.items()}
+        return Cost(phases, round(share * self.lane_steps), round(share * self.compiled_lane_steps))
+
     @property
     def compile_seconds(self) -> float:
         """What compiling took."""
