@@ -68,13 +68,15 @@ def workers_part(timed: list[Timed]) -> list[str]:
 def suite_part(t: Timed) -> list[str]:
     """What the driver costs next to the training."""
     share = 100 * t.info["driver_cpu_seconds"] / t.info["train_seconds"]
+    rest = t.info["driver_cpu_seconds"] - t.info["planning_seconds"]
     return [
         "### The driver",
         f"{len(t.info['entries'])} runs of the standard suite at its smallest tier, two workers: "
         f"{', '.join(t.info['entries'])}. {t.info['trials']:,} trials in {t.info['groups']} groups; workers trained "
-        f"for {t.info['train_seconds']:.0f} s, the driver took {t.info['driver_cpu_seconds']:.1f} s of CPU time with "
-        f"planning, storing and Ray's threads: **{1e3 * t.info['driver_cpu_seconds'] / t.info['groups']:.0f} ms a "
-        f"group, {share:.1f} % of the training.**",
+        f"for {t.info['train_seconds']:.0f} s, the driver took {t.info['driver_cpu_seconds']:.2f} s of CPU time in all "
+        f"its threads, **{share:.1f} % of the training**: {t.info['planning_seconds']:.2f} s for the search and the "
+        "documents, which a run on one machine spends too, and the rest for sending, hearing, storing and Ray itself: "
+        f"**{1e3 * rest / t.info['groups']:.0f} ms a group.**",
     ]
 
 

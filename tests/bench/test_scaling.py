@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 import torch
 from scaling_estimate import Quiet, cost_of, makespan
 
+from capbench import runner
 from capbench.engine.memory import MOST_LANES
 from capbench.errors import CapbenchError
 from capbench.executors.ray import RayCluster, Slots
@@ -55,6 +56,8 @@ class Driver:
     """What this process spent, and the groups it sent meanwhile."""
 
     cpu_seconds: float = 0.0
+    planning_seconds: float = 0.0
+    """Of these, what the search and the documents took: a run on one machine spends it too."""
     groups: int = 0
 
 
@@ -67,7 +70,19 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
         driver.groups += 1
         return send(self, parcel)
 
+    def timed(function: Callable[..., object]) -> Callable[..., object]:
+        def call(*args: object) -> object:
+            began = time.thread_time()
+            try:
+                return function(*args)
+            finally:
+                driver.planning_seconds += time.thread_time() - began
+
+        return call
+
     monkeypatch.setattr(RayCluster, "send", counted)
+    monkeypatch.setattr(runner, "next_trials", timed(runner.next_trials))
+    monkeypatch.setattr(runner, "document", timed(runner.document))
     started = time.process_time()
     yield driver
     driver.cpu_seconds = time.process_time() - started
@@ -147,6 +162,7 @@ def test_the_drivers_share_of_a_suite(
         entries=[job.label for job in jobs],
         groups=driver.groups,
         driver_cpu_seconds=driver.cpu_seconds,
+        planning_seconds=driver.planning_seconds,
         train_seconds=sum(result.timing.train_seconds for result in results),
         trials=sum(len(result.trials) for result in results),
         share_taken=sum(result.timing.lane_steps for result in results) / asked,
