@@ -184,9 +184,8 @@ def page(timed: list[Timed]) -> str:
         "A compiled step adds up in another order; after 50 steps weights differ by less than 1e-5. To the end, "
         "training near the threshold is chaotic: a difference in the last digit can decide whether a model holds its "
         "facts. Here all trials of a search, which asks mostly there, are trained three times: eagerly, compiled, and "
-        "eagerly from initial weights that differ by one part in ten million. No way of adding up can agree with eager "
-        "training more often than eager training does with itself after such a change. Intervals do not depend on it: "
-        "each way is a sample of the same trials' luck.",
+        "eagerly from initial weights that differ by one part in ten million. Compiled training cannot be expected to "
+        "agree with eager training more often than eager training agrees with itself after such a change.",
         "",
         verdict_table(groups["verdicts"]) if groups["verdicts"] else "Not measured in this run.",
         "",
