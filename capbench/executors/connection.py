@@ -16,6 +16,8 @@ KNOCK_SECONDS = 5.0
 """For a port to answer at all."""
 JOIN_SECONDS = 20.0
 """For what answers to prove a Ray cluster: Ray itself would try for minutes."""
+CLIENT_JOIN_SECONDS = 50.0
+"""The same at ray:// addresses, where the head first starts a process for whoever joins."""
 
 
 def connect(address: str) -> None:
@@ -30,12 +32,13 @@ def connect(address: str) -> None:
     # In a thread of its own: it can be given up, and Ray leaves the signal handlers of the process alone.
     joining = threading.Thread(target=_join, args=(address, failures), daemon=True)
     joining.start()
-    joining.join(JOIN_SECONDS)
+    seconds = CLIENT_JOIN_SECONDS if address.startswith("ray://") else JOIN_SECONDS
+    joining.join(seconds)
     if failures:
         raise ClusterUnavailable(_refusal(address, failures[0])) from failures[0]
     if joining.is_alive():
         raise ClusterUnavailable(
-            f"what answers at {address} did not prove a Ray cluster within {JOIN_SECONDS:g} s; check --address: "
+            f"what answers at {address} did not prove a Ray cluster within {seconds:g} s; check --address: "
             "HOST:6379 from a node of the cluster, ray://HOST:10001 from elsewhere"
         )
 

@@ -101,7 +101,12 @@ def write(document: dict) -> Path:
 
 def test_from_outside_the_cluster_the_numbers_are_the_same(nodes: RayNodes, expected, tmp_path: Path) -> None:
     words = ("run", *PAIR, *AT, "--seeds", "3", "--executor", "ray", "--address", nodes.client_address, "--json")
-    done = subprocess.run([sys.executable, "-m", "capbench.cli", *words], capture_output=True, text=True, check=False)
+    for _ in range(3):  # Ray starts a process on the head first, and a busy machine may need longer than it is given
+        done = subprocess.run(
+            [sys.executable, "-m", "capbench.cli", *words], capture_output=True, text=True, check=False
+        )
+        if "did not prove a Ray cluster" not in done.stderr:
+            break
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["trials"] == expected("run", *PAIR, *AT, "--seeds", "3")["trials"]
 
