@@ -29,6 +29,8 @@ TAKEN_FOR_ASKED = 1.95
 """What a process takes of memory for each byte that its tensors ask for, as seen with glibc on six built-in pairs."""
 PROBES = (2, 6)
 """Numbers of lanes at which the peak is measured; what it grows by between them is a lane's."""
+PROBE_SHARE = 0.7
+"""Share of the free memory that measuring a peak may take: beyond it a machine is busy with finding memory."""
 CPU = torch.device("cpu")
 MEMINFO = Path("/proc/meminfo")
 """Where Linux says what is free, with what it only keeps as a cache of files."""
@@ -57,7 +59,7 @@ def memory_need(pair: Pair, slots: int) -> Need:
     Raises DoesNotFit where not even the smaller one fits this machine; where the larger would not, all of the
     smaller one's peak counts as its lanes'.
     """
-    room = int(free_memory(CPU) / TAKEN_FOR_ASKED)
+    room = int(PROBE_SHARE * free_memory(CPU) / TAKEN_FOR_ASKED)
     few = _peak(pair, slots, PROBES[0], room)
     if few * PROBES[1] > room * PROBES[0]:
         return Need(0, int(TAKEN_FOR_ASKED * few / PROBES[0]))
@@ -137,10 +139,10 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = max(self.peak, self._live)
         weakref.finalize(storage, self._forget, address, size)
         if self._live > self._room:
-            free = TAKEN_FOR_ASKED * self._room / 1e9
+            limit = TAKEN_FOR_ASKED * self._room / 1e9
             raise DoesNotFit(
-                f"out of memory: a step of {PROBES[0]} models takes more than the {free:.1f} GB that are free; make "
-                "the task or the architecture smaller"
+                f"out of memory: a step of {PROBES[0]} models takes more than {limit:.1f} GB, {PROBE_SHARE:.0%} of "
+                "what is free; make the task or the architecture smaller"
             )
 
     def _forget(self, address: int, size: int) -> None:

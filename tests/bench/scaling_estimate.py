@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from capbench import Relation
 from capbench.capacity import TYPICAL_SCALE
 from capbench.engine.cost import Cost
 from capbench.engine.lanes import LaneGroup, Pair, TrialSpec
@@ -33,6 +34,8 @@ from capbench.runner import measure
 from capbench.store import Store
 from capbench.theory import bracket
 
+MOST_SLOTS = 8192
+"""Larger shapes are timed at a half, a quarter and so on of their facts."""
 MOST_TIMED = 4
 """Lanes among which one is timed, where memory has room for them."""
 Rounds = list[list[LaneGroup]]
@@ -120,8 +123,8 @@ class RunCost:
     """A run as a schedule sees it: seconds of each group, round by round."""
 
     rounds: tuple[tuple[float, ...], ...]
-    is_fitting: bool
-    """Whether its largest shape could be timed here."""
+    is_whole: bool
+    """Whether its largest shape was timed as it is."""
 
     @property
     def seconds(self) -> float:
@@ -131,7 +134,7 @@ class RunCost:
 def cost_of(entry: Entry, registry: Registry, share_taken: float) -> RunCost:
     """A run's groups with their costs: the smallest and the largest shape are timed, those between lie on a line.
 
-    A largest shape that does not fit this machine is halved until it does, and costs in proportion.
+    A largest shape that is too large to be timed is halved until it is not, and costs in proportion.
     """
     rounds = rounds_of(entry.request, registry)
     groups = [group for each in rounds for group in each]
@@ -145,11 +148,14 @@ def cost_of(entry: Entry, registry: Registry, share_taken: float) -> RunCost:
         lane_step = float(np.interp(group.slots, sizes, ends))
         return len(group.trials) * group.pair.training.steps * share_taken * lane_step
 
-    return RunCost(tuple(tuple(seconds(group) for group in each) for each in rounds), is_fitting=share == 1)
+    return RunCost(tuple(tuple(seconds(group) for group in each) for each in rounds), is_whole=share == 1)
 
 
 def _largest_seconds(group: LaneGroup, share: int = 1) -> tuple[float, int]:
-    """What a step of a lane costs, and the share of its slots, one in so many, that fitted to be timed."""
+    """What a step of a lane costs, and the share of its slots, one in so many, that was timed."""
+    is_relation = isinstance(group.pair.task.plugin.signature, Relation)  # whose shape has nothing to do with slots
+    if group.slots > MOST_SLOTS * share and not is_relation:
+        return _largest_seconds(group, 2 * share)
     try:
         return share * lane_step_seconds(group.pair, group.slots // share), share
     except DoesNotFit:

@@ -106,9 +106,10 @@ def paper_part(t: Timed) -> list[str]:
     return [
         "### The paper suite on many GPUs: an estimate",
         "*Measured here*, on one thread, eagerly: what a step of a lane costs at the smallest and the largest shape "
-        f"of each of {info['runs']} runs ({info['halved']} of them have a largest shape that does not fit this "
-        f"machine and was halved until it did; {info['left_out']} runs could not be planned and are left out); the "
-        "share of its steps that a lane takes before it ends "
+        f"of each of {info['runs']} runs (in {info['halved']} of them the largest was halved until it had at most "
+        "8,192 facts and fitted this machine, and its cost doubled as often; "
+        f"{info['left_out']} runs could not be planned and are left out); the share of its steps that a lane takes "
+        "before it ends "
         f"({info['share_taken']:.2f}) and the driver's time for a group ({1e3 * info['driver_seconds']:.0f} ms), both "
         "from the runs of the standard suite above.",
         f"*Worked out*: the rounds and groups of every search ({info['groups']:,} groups), by the planner itself "

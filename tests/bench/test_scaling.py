@@ -194,7 +194,7 @@ def test_the_paper_suite(benchmark, registry: Registry, request: pytest.FixtureR
     hours = {speed: [makespan(runs, n_gpus, speed, driver_seconds) / 3600 for n_gpus in GPUS] for speed in SPEEDS}
     benchmark.extra_info.update(
         runs=len(runs),
-        halved=sum(not run.is_fitting for run in runs),
+        halved=sum(not run.is_whole for run in runs),
         left_out=left_out,
         groups=sum(len(each) for run in runs for each in run.rounds),
         thread_hours=sum(run.seconds for run in runs) / 3600,
