@@ -19,6 +19,9 @@ JOIN_SECONDS = 20.0
 CLIENT_JOIN_SECONDS = 50.0
 """The same at ray:// addresses, where the head first starts a process for whoever joins."""
 
+NOT_STARTED, JOIN_TRIES = "Initialization failure from server", 3
+"""What the head says when the process that it starts for whoever joins has died at birth, as happens now and then."""
+
 
 def connect(address: str) -> None:
     """Joins the cluster at an address; a process that is in one already stays there."""
@@ -69,10 +72,14 @@ def _knock(address: str) -> None:
 
 
 def _join(address: str, failures: list[Exception]) -> None:
-    try:
-        ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-    except Exception as error:  # noqa: BLE001 - told by the caller, in its thread
-        failures.append(error)
+    for tries_left in reversed(range(JOIN_TRIES)):
+        try:
+            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+            return
+        except Exception as error:  # noqa: BLE001 - told by the caller, in its thread
+            if not tries_left or NOT_STARTED not in str(error):
+                failures.append(error)
+                return
 
 
 def _refusal(address: str, error: Exception) -> str:

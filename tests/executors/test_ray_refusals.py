@@ -78,6 +78,21 @@ def test_a_cluster_of_another_version_is_refused_with_what_ray_says(monkeypatch:
         open_workplace(Where(executor="ray", address="head:6379"))
 
 
+def test_a_server_that_died_at_birth_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = iter([ConnectionError(f"{connection.NOT_STARTED}: it died"), None])
+
+    def init(**_: object) -> None:
+        error = next(said)
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(connection.ray, "init", init)
+    monkeypatch.setattr(connection.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(connection, "_knock", lambda _: None)
+    connection.connect("ray://head:10001")
+    assert next(said, "none left") == "none left"
+
+
 def test_a_port_that_is_no_cluster_is_given_up_after_seconds(tmp_path) -> None:
     """In a process of its own: what Ray has begun there cannot be taken back."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
