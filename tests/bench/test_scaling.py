@@ -30,7 +30,7 @@ from capbench.sweep import parse_grid, results_of, run_sweep
 from capbench.where import Where
 from tests.executors.nodes import RayNodes, two_nodes
 
-N_RUNS, LANES, GROUPS_A_RUN = 6, 32, 4
+N_RUNS, LANES, GROUPS_A_RUN = 12, 32, 4
 STEPS = 300
 """Groups of a second or two each: rgr × mha at its standard size."""
 ENTRIES = (("rgr", "mha"), ("rgr", "headsplit"), ("triples", "mlp"), ("sequences", "mlp"))
