@@ -1,6 +1,7 @@
 """Verdicts: a claim of a recipe held against what was measured. Pure: the data of a reproduction in, words out.
 
-agrees               the published side lies within what was measured, at the tolerance that the claim states
+agrees               what was measured lies within the tolerance that the claim states, or its interval holds what was
+                     published
 agrees in direction  the point estimates go the published way, but not as far, or not beyond what seeds vary
 does not             they do not
 not shown here       there is nothing to tell by: no points, or an interval too wide

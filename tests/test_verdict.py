@@ -113,6 +113,20 @@ def test_a_value_agrees_where_its_interval_meets_the_published_one(published, va
 
 
 @pytest.mark.parametrize(
+    ("values", "outcome"),
+    [
+        ((11.4, 11.5, 11.6), AGREES),  # within the tolerance
+        ((12.0, 14.6, 15.0), AGREES),  # beyond it, but the interval holds the published value
+        ((12.5, 13.0, 13.5), IN_DIRECTION),  # the interval reaches the tolerance, not the published value
+        ((13.9, 14.2, 14.0), DOES_NOT),
+    ],
+)
+def test_a_tolerance_and_an_interval_are_not_added_up(values, outcome) -> None:
+    claim = {"kind": "value", "sweep": "s", "y": "metrics.y", "published": 10.0, "within": 2.0}
+    assert judge(claim, point(1, values)).outcome == outcome
+
+
+@pytest.mark.parametrize(
     ("expected", "lines", "outcome"),
     [
         ("rises", [(1, 2), (2, 3), (3.1, 4)], AGREES),

@@ -19,10 +19,11 @@ from capbench.verdict import Outcome, Verdict, shown, verdicts
 DATA = "data"
 PUBLISHED = Path("docs/reproductions")
 LEGEND = """\
-*agrees*: the published side lies within what was measured, at the tolerance that the claim states. *agrees in
-direction*: the point estimates go the published way, but not as far, or not beyond what seeds vary. *does not*: they
-do not. *not shown here*: there is nothing to tell by; the reason stands in its place. Intervals are 95 %: Student's
-over seeds where a load was given, the search's own where a capacity was looked for, a bootstrap where a law was fitted.
+*agrees*: what was measured lies within the tolerance that the claim states, or its interval holds what was published.
+*agrees in direction*: the point estimates go the published way, but not as far, or not beyond what seeds vary.
+*does not*: they do not. *not shown here*: there is nothing to tell by; the reason stands in its place. Intervals are
+95 %: Student's over seeds where a load was given, the search's own where a capacity was looked for, a bootstrap where a
+law was fitted.
 The published side carries its pedigree: stated in the [paper], read in the authors' [code], [derived] for capbench from
 either, or a choice of [protocol].
 """

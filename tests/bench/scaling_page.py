@@ -11,6 +11,7 @@ from pathlib import Path
 import ray
 import torch
 from performance_page import Timed
+from scaling_estimate import MOST_SLOTS
 from tabulate import tabulate
 
 import capbench
@@ -107,7 +108,7 @@ def paper_part(t: Timed) -> list[str]:
         "### The paper suite on many GPUs: an estimate",
         "*Measured here*, on one thread, eagerly: what a step of a lane costs at the smallest and the largest shape "
         f"of each of {info['runs']} runs (in {info['halved']} of them the largest was halved until it had at most "
-        "8,192 facts and fitted this machine, and its cost doubled as often; "
+        f"{MOST_SLOTS:,} facts and fitted this machine, and its cost doubled as often; "
         f"{info['left_out']} runs could not be planned and are left out); the share of its steps that a lane takes "
         "before it ends "
         f"({info['share_taken']:.2f}) and the driver's time for a group ({1e3 * info['driver_seconds']:.0f} ms), both "

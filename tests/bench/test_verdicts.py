@@ -21,7 +21,7 @@ from capbench.runner import measure
 from capbench.store import Store
 
 PAIRS = (("triples", "aot", 0.01), ("bigrams", "aot", 0.03), ("sequences", "mha", 0.02), ("rgr", "mha", 0.8))
-"""The standard pairs, each at a rate that leads there."""
+"""The standard pairs, each at one of its rates."""
 TRIALS = 64
 LAST_DIGIT = 1e-7
 CPU = torch.device("cpu")
