@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from capbench.engine.compiling import (
     Compiling,
 )
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
-from capbench.engine.step import CompileFailed
+from capbench.engine.step import CompileFailed, compiler_options
 from capbench.engine.train import train_group
 from capbench.provenance import Provenance
 from capbench.results import TrialStatus
@@ -64,7 +65,7 @@ def test_a_compiled_step_agrees_with_the_eager_one_after_50_steps() -> None:
 
 
 def test_where_compiling_fails_training_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("no compiler on this machine")
 
     monkeypatch.setattr("torch._inductor.compile", refuse)
@@ -72,6 +73,14 @@ def test_where_compiling_fails_training_goes_on_without(monkeypatch: pytest.Monk
         weights, _ = train("on", steps=30)
     eager, _ = train("off", steps=30)
     assert all(torch.equal(w, weights[seed][name]) for seed, named in eager.items() for name, w in named.items())
+
+
+@pytest.mark.parametrize(("bits", "options"), [(512, {"cpp.simdlen": 256}), (256, {}), (128, {})])
+def test_vectors_longer_than_most_axes_are_not_used(bits: int, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = SimpleNamespace(bit_width=lambda: bits)
+    monkeypatch.setattr("torch._inductor.cpu_vec_isa.pick_vec_isa", lambda: machine)
+    assert compiler_options(torch.device("cpu")) == options
+    assert compiler_options(torch.device("cuda")) == {}
 
 
 def test_a_short_run_is_not_worth_compiling() -> None:
