@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-import resource
+import math
+import re
 import sys
 import time
+from pathlib import Path
 
 STARTED = time.monotonic()
 
@@ -49,8 +51,9 @@ def first_sent(self: RayCluster, parcel):
 
 
 def megabytes() -> float:
-    """The most memory that this process has had so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """The most memory that this program has had so far; getrusage would count what its parent had when it forked."""
+    peak = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    return int(peak[1]) / 1024 if peak else math.nan
 
 
 RayCluster.send = first_sent
