@@ -74,8 +74,7 @@ def index_page(found: Sequence[Reproduction]) -> str:
         "# Reproductions",
         "What the papers report, and what capbench finds. Written by `capbench reproduce --all` from the files in "
         "`data/`; not edited by hand.",
-        f"{len(rows)} claims of {len(found)} recipes: {counts}. The runs took {seconds / 60:.0f} minutes, "
-        "one after the other.",
+        f"{len(rows)} claims of {len(found)} recipes: {counts}. Added up, the runs took {seconds / 60:.0f} minutes.",
         LEGEND.strip(),
         _table(rows, ("paper", "claim", "published", "ours", "verdict", "command")),
     ]
