@@ -18,7 +18,7 @@ class Sampling:
     """Facts drawn with replacement, once, to train on; None: every fact once."""
     scored_batches: int = 0
     """The metrics are means over this many last training batches; 0: all facts are scored at the end."""
-    version: int = 2
+    version: int = 3
     """Part of the key of every trial that trains on batches: raised when their numbers change."""
 
 

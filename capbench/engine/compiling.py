@@ -20,7 +20,7 @@ FIRST_SECONDS, AGAIN_SECONDS = 15.0, 4.0
 """What compiling is taken to cost where the shape is new, and where the compiler finds its own work again."""
 EAGER_SPEED = 3e9
 """Bytes of a lane's peak memory that an eager step is taken to get through in a second."""
-SHARE_SAVED = 0.65
+SHARE_SAVED = 0.4
 """Share of the time that a compiled step is taken to save."""
 SHARE_TAKEN = 0.6
 """Share of all steps that a lane is taken to need where it may end early."""
@@ -84,4 +84,5 @@ def _seconds(group: LaneGroup, lane_bytes: int) -> float:
     """What the group, and what may follow it in the same shape, is taken to need eagerly."""
     training = group.pair.training
     steps = training.steps * (SHARE_TAKEN if training.stops_early else 1)
-    return (len(group.trials) + group.n_ahead) * steps * lane_bytes / EAGER_SPEED
+    share_seen = min(1, training.sampling.batch / group.slots) if training.sampling else 1
+    return (len(group.trials) + group.n_ahead) * steps * share_seen * lane_bytes / EAGER_SPEED

@@ -29,6 +29,8 @@ from capbench.solver import GradientSolver
 from capbench.task import Problem
 
 Named = dict[str, Tensor]
+SMALL_BATCH = 0.25
+"""Share of the grid below which a batch is scored quicker pair by pair."""
 
 
 class LoopFallback(UserWarning):
@@ -241,7 +243,10 @@ def _fills_grid(pair: Pair, problem: Problem) -> bool:
 
 
 class _GridModule(nn.Module):
-    """A module called through its fast path: the logits of the whole grid, of which a batch picks its rows."""
+    """A module called through its fast path: the logits of the whole grid, of which a batch picks its rows.
+
+    Of a small batch the module itself is asked.
+    """
 
     def __init__(self, module: nn.Module, signature: Lookup) -> None:
         super().__init__()
@@ -250,6 +255,9 @@ class _GridModule(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(slots, length) tokens, all of the grid in its order or fewer -> (slots, n_classes) logits."""
+        if len(tokens) < SMALL_BATCH * self._signature.n_combinations:
+            own: Tensor = self.module(tokens)
+            return own
         logits: Tensor = self.module.forward_grid()  # type: ignore[operator]
         if len(tokens) == len(logits):
             return logits

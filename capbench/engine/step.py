@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,12 +13,17 @@ from torch.func import functionalize, grad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from capbench.engine.guard import is_out_of_memory
 from capbench.engine.stack import Batched, Named, Stack
+from capbench.engine.traced import traced
 from capbench.solver import GradientSolver
 from capbench.task import Problem
 
 Program = Callable[..., Sequence[Tensor]]
 """Takes the tensors of a step and returns the new weights and optimiser state."""
+TRACED_AFTER = 400
+"""Steps of one shape after which an eager step is traced: by so many it would have paid. Lanes may leave any time, and
+the next shape must be traced anew; so no more is ever lost than a trace costs."""
 MOST_VECTOR_BITS = 256
 """Of a CPU's vectors in compiled steps: eight numbers."""
 
@@ -30,7 +36,8 @@ class Step:
     """Changes weights and optimiser state of a stack in place.
 
     Compiled, it runs over blocks of lanes of one fixed size: the shape stays the same when finished lanes leave, so
-    that a pair is compiled once, and a block's tensors stay in the cache.
+    that a pair is compiled once, and a block's tensors stay in the cache. Eager, its gradient is traced where
+    lanes stay together for long.
     """
 
     def __init__(self, batched: Batched, solver: GradientSolver, steps: int, block: int | None) -> None:
@@ -39,6 +46,10 @@ class Step:
         self._steps = steps
         self._block = block
         self._program: Program | None = None
+        self._can_trace = batched.is_batched
+        self._shapes: tuple[torch.Size, ...] = ()
+        self._steps_of_shape = 0
+        self._traced: Callable[..., Tensor] | None = None
         self.compile_seconds = 0.0
 
     @property
@@ -54,17 +65,21 @@ class Step:
     def __call__(self, stack: Stack, state: Named, step: Tensor) -> None:
         """One step; `step` is a 0-d tensor, so that its number is data and not part of the program."""
         if self._block is None:
-            self._solver.update(stack.weights, self._gradient(stack), state, stack.learning_rate, step, self._steps)
+            self._run_eager(stack, state, step)
             return
         for part, part_state in _blocks(stack, state, self._block):
             self._run_compiled(part, part_state, step)
+
+    def _run_eager(self, stack: Stack, state: Named, step: Tensor) -> None:
+        gradient = self._traced_gradient(stack) if self._can_trace else self._gradient(stack)
+        self._solver.update(stack.weights, gradient, state, stack.learning_rate, step, self._steps)
 
     def _run_compiled(self, stack: Stack, state: Named, step: Tensor) -> None:
         tensors = tree_leaves((stack.weights, state, stack.fixed, stack.problem, stack.learning_rate, step))
         if self._program is None:
             self._compile(stack, state, step)
         if self._program is None:  # it could not be compiled
-            self._solver.update(stack.weights, self._gradient(stack), state, stack.learning_rate, step, self._steps)
+            self._run_eager(stack, state, step)
         else:
             torch._foreach_copy_([stack.weights, *tree_leaves(state)], list(self._program(*tensors)))
 
@@ -97,8 +112,8 @@ class Step:
             self._pure(weights, own_state, fixed, problem, rate, number)
             return [weights, *tree_leaves(own_state)]
 
-        traced, options = make_fx(functionalize(functional))(*tensors), compiler_options(stack.weights.device)
-        program: Program = torch._inductor.compile(traced, tensors, options=options)
+        graph, options = make_fx(functionalize(functional))(*tensors), compiler_options(stack.weights.device)
+        program: Program = torch._inductor.compile(graph, tensors, options=options)
         program(*tensors)
         return program
 
@@ -109,10 +124,35 @@ class Step:
         parts = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
         return torch.cat([part.reshape(len(part), -1) for part in parts], dim=1)
 
+    def _traced_gradient(self, stack: Stack) -> Tensor:
+        """The same by the operations as they were written down for these shapes, once these have lasted."""
+        tensors, structure = tree_flatten((stack.weights, stack.fixed, stack.problem))
+        shapes = tuple(tensor.shape for tensor in tensors)
+        if shapes != self._shapes:
+            self._shapes, self._steps_of_shape, self._traced = shapes, 0, None
+        self._steps_of_shape += 1
+        if self._steps_of_shape <= TRACED_AFTER:
+            return self._gradient(stack)
+        if self._traced is None:
+
+            def gradient(*given: Tensor) -> Tensor:
+                weights, fixed, problem = tree_unflatten(list(given), structure)
+                return self._gradient(replace(stack, weights=weights, fixed=fixed, problem=problem))
+
+            try:
+                self._traced = traced(gradient, tensors)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                self._can_trace = False  # it does what cannot be written down, and may train all the same
+                return self._gradient(stack)
+        with torch.no_grad():
+            return self._traced(*tensors)
+
     def _pure(
         self, weights: Tensor, state: Named, fixed: Named, problem: Problem, learning_rate: Tensor, step: Tensor
     ) -> None:
-        """The same as a function of tensors alone, which is what the compiler takes."""
+        """A step as a function of tensors alone, which is what the compiler takes."""
 
         def total(flat: Tensor) -> Tensor:
             return self._batched.summed_loss(flat, fixed, problem)

@@ -74,7 +74,8 @@ def index_page(found: Sequence[Reproduction]) -> str:
         "# Reproductions",
         "What the papers report, and what capbench finds. Written by `capbench reproduce --all` from the files in "
         "`data/`; not edited by hand.",
-        f"{len(rows)} claims of {len(found)} recipes: {counts}. Added up, the runs took {seconds / 60:.0f} minutes.",
+        f"{len(rows)} claims of {len(found)} recipes: {counts}. Added up, the runs took {seconds / 60:.0f} minutes, "
+        "less by the clock where some went side by side.",
         LEGEND.strip(),
         _table(rows, ("paper", "claim", "published", "ours", "verdict", "command")),
     ]
@@ -181,12 +182,14 @@ def _size_words(sweep: RecipeSweep, data: Reproduction) -> str:
 def _made(data: Reproduction) -> str:
     """What it took, and with what."""
     made = data.environment
-    words = f"Size `{data.size}`; {data.wall_seconds:.0f} s in all"
+    words = f"Size `{data.size}`; {data.wall_seconds:.0f} s, its runs added up"
     if made is None:
         return f"{words}."
+    names = dict.fromkeys(machine.device_name for machine in made.workers or (made,))
+    threads = f"{made.threads} thread{'s' if made.threads > 1 else ''}{' a worker' if made.workers else ''}"
     return _plain(
-        f"{words}, on {made.device_name} with {made.threads} threads; capbench {made.capbench}, "
-        f"torch {made.torch}, Python {made.python}."
+        f"{words}, on {' and '.join(names)} with {threads}; capbench {made.capbench}, torch {made.torch}, "
+        f"Python {made.python}."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import altair as alt
 import numpy as np
@@ -79,6 +79,13 @@ def _points(figure: Figure, data: Reproduction) -> alt.LayerChart:
     return alt.LayerChart(layer=layers).properties(width=WIDTH, height=HEIGHT)
 
 
+def _in_order(values: Iterable[object]) -> list[str]:
+    """Every value once: numbers by size, words as they come."""
+    once = list(dict.fromkeys(values))
+    numbers = [value for value in once if isinstance(value, int | float)]
+    return [str(value) for value in (sorted(numbers) if len(numbers) == len(once) else once)]
+
+
 def _heat_map(figure: Figure, data: Reproduction) -> alt.LayerChart:
     """Colour over two fields, with the figures in the cells."""
     points = selected(data.points(figure.sweeps[0]), figure.only)
@@ -91,7 +98,7 @@ def _heat_map(figure: Figure, data: Reproduction) -> alt.LayerChart:
         }
         for point in points
     ]
-    across, down = (list(dict.fromkeys(str(setting(p, name)) for p in points)) for name in (figure.x, figure.series))
+    across, down = (_in_order(setting(point, name) for point in points) for name in (figure.x, figure.series))
     x = alt.X("x:N", title=plain(figure.x_title or short(figure.x)), sort=across, axis=alt.Axis(labelAngle=0))
     y = alt.Y("y:N", title=plain(figure.y_title or short(figure.series)), sort=down[::-1])
     chart = alt.Chart(alt.InlineData(values=rows))

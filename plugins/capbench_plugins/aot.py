@@ -97,6 +97,9 @@ class AttentionOnly(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(slots, length) tokens -> (slots, n_classes) logits."""
+        if tokens.shape[1] == 2 and not self.earlier:
+            first, last = (self.embedded(tokens[:, position], position) for position in (0, 1))
+            return self.read(last + attend_pairs(first, last, *self.maps()))
         x = self.W_E[tokens]  # (slots, length, d)
         if self.P is not None:
             x = x + self.P
@@ -104,13 +107,37 @@ class AttentionOnly(nn.Module):
             x = layer(x)
         return self.read(x[:, -1] + attend(x[:, -1], x, *self.maps()))
 
+    def embedded(self, tokens: Tensor | slice, position: int) -> Tensor:
+        """The (tokens, d) stream of tokens at a position."""
+        return self.W_E[tokens] if self.P is None else self.W_E[tokens] + self.P[position]
+
     def read_grid(self) -> Tensor:
         """The logits of every pair of tokens, (n_combinations, n_classes), each token projected once."""
-        first, last = (self.W_E[start:stop] for start, stop in self.signature.spans)
-        if self.P is not None:
-            first, last = first + self.P[0], last + self.P[1]
+        first, last = (self.embedded(slice(*span), position) for position, span in enumerate(self.signature.spans))
         stream = last + attend_grid(first, last, *self.maps())  # (first, last, d)
         return self.read(stream.flatten(0, 1))
+
+
+def attend_pairs(first: Tensor, last: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tensor) -> Tensor:
+    """`attend` of each (d,) vector of `last` over the pair of its `first` and itself, (slots, d_out).
+
+    With the sigmoid a of `attend_grid`. Slots stand last, where elements are multiplied quickest. With more heads than
+    d, heads enter by two products only: their scores are what W_Q W_Kᵀ makes of the d x d products of a pair, and
+    Σ_h a_h W_V W_O is one matrix a pair.
+    """
+    n_heads, d, d_qk = W_Q.shape
+    step, last = (first - last).mT.contiguous(), last.mT.contiguous()  # (d, slots)
+    W_Q, W_VO = W_Q / math.sqrt(d_qk), W_V @ W_O  # (heads, d, d_out)
+    if n_heads > d:
+        products = (last.unsqueeze(1) * step).flatten(0, 1)  # (d d, slots)
+        share = torch.sigmoid((W_Q @ W_K.mT).flatten(1) @ products)  # (heads, slots)
+        mixed = (W_VO.flatten(1).mT @ share).view(d, -1, last.shape[1])  # (d, d_out, slots)
+        moved = (step.unsqueeze(1) * mixed).sum(dim=0)
+    else:
+        queries, keys = W_Q.mT @ last, W_K.mT @ step  # (heads, d_qk, slots)
+        share = torch.sigmoid((queries * keys).sum(dim=1, keepdim=True))  # (heads, 1, slots)
+        moved = (share * (W_VO.mT @ step)).sum(dim=0)
+    return (moved + W_VO.sum(dim=0).mT @ last).mT
 
 
 class CausalLayer(nn.Module):

@@ -19,6 +19,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.fixture
+def traced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager steps as a group takes them once its lanes have stayed together, from the first on."""
+    monkeypatch.setattr("capbench.engine.step.TRACED_AFTER", 0)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     session = getattr(config, "_benchmarksession", None)
     timed = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,9 @@ import vl_convert
 from tabulate import tabulate
 
 import capbench
+from capbench.engine.step import TRACED_AFTER
 
+WAYS = ("compiled", "shaken")
 KINDS = ("steps", "growth", "end to end", "published row", "verdicts")
 
 
@@ -97,7 +99,8 @@ def end_to_end_lines(timed: list[Timed]) -> list[str]:
 
 def row_line(timed: list[Timed]) -> str:
     """The row of a published table against the loop, the latter multiplied up from its steps."""
-    row = next((t for t in timed if t.info.get("variant") == "row"), None)
+    by_variant = {t.info.get("variant"): t for t in timed}
+    row, by_workers = by_variant.get("row"), by_variant.get("row, two workers")
     loops = [t for t in timed if t.info.get("variant") == "loop"]
     if row is None or not loops:
         return "Not measured in this run."
@@ -107,28 +110,38 @@ def row_line(timed: list[Timed]) -> str:
     step = statistics.fmean(statistics.fmean(times) for times in by_heads.values())
     whole = step * row.info["models"] * row.info["steps"]
     sampled = sum(t.info["steps"] for t in loops)
-    return (
+    line = (
         f"{row.info['models']} models of {row.info['steps']:,} steps took {row.median:.0f} s, all in. The loop takes "
         f"{1e3 * step:.1f} ms a step on average over the head counts ({sampled} steps timed, half of them before and "
         f"half after), so {whole:,.0f} s for the row. **Ratio: {whole / row.median:.0f}.**"
+    )
+    if by_workers is None:
+        return line
+    return (
+        f"{line} With `--executor ray` and a worker on each of the two cores it took {by_workers.median:.0f} s: "
+        f"**{whole / by_workers.median:.0f}.**"
     )
 
 
 def verdict_table(timed: list[Timed]) -> str:
     """Shares of trials that come to the verdict of eager training."""
-    ways = ("compiled", "shaken")
-    rows = [
-        [t.info["pair"], f"{t.info['trials']}", f"{t.info['held']}", *(_share(t, way) for way in ways)] for t in timed
+    rows = []
+    for where, said in (("curve", "a whole curve"), ("search", "a search")):
+        counted = [(t.info["pair"], Counter(t.info["asked"][where])) for t in timed]
+        counted.append(("all", sum((counts for _, counts in counted), Counter())))
+        rows += [
+            [said, pair, f"{n['trials']}", f"{n['held']}", *(f"{100 * n[way] / n['trials']:.1f} %" for way in WAYS)]
+            for pair, n in counted
+        ]
+    headers = [
+        "trials of",
+        "pair",
+        "trials",
+        "of them held",
+        "compiled: same verdict",
+        "last digit changed, eager: same",
     ]
-    n_trials = sum(t.info["trials"] for t in timed) or 1
-    both = (f"{100 * sum(t.info[way] for t in timed) / n_trials:.1f} %" for way in ways)
-    rows.append(["all", f"{n_trials}", f"{sum(t.info['held'] for t in timed)}", *both])
-    headers = ["pair", "trials", "of them held", "compiled: same verdict", "last digit changed, eager: same verdict"]
     return tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
-
-
-def _share(timed: Timed, way: str) -> str:
-    return f"{100 * timed.info[way] / timed.info['trials']:.1f} %"
 
 
 def _interval(timed: Timed) -> str:
@@ -152,14 +165,16 @@ def page(timed: list[Timed]) -> str:
         "",
         "The loop trains one model at a time, as a careful researcher writes it: plain modules, full batches, torch's "
         "own Adam. The engine trains all models of a case together. Times are medians; the loop is timed before and "
-        "after the engine because machines drift, and the ratio takes the mean of both. Compiling is not in the step.",
+        "after the engine because machines drift, and the ratio takes the mean of both. Eager steps are "
+        f"as they become after {TRACED_AFTER} steps of a group that stays together, when their operations have been "
+        "traced. Tracing, some tenths of a second, and compiling are not in the step.",
         "",
         step_table(groups["steps"], "github"),
         "",
         "## How the cost grows",
         "",
-        "Eager steps: rgr × mha with its default sizes along lanes, heads and width; triples × aot with full tables "
-        "along facts, in groups of 200,000 facts together (128 models at most, 2 at least).",
+        "Eager steps, traced: rgr × mha with its default sizes along lanes, heads and width; triples × aot with full "
+        "tables along facts, in groups of 200,000 facts together (128 models at most, 2 at least).",
         "",
         growth_table(groups["growth"]),
         "",
@@ -183,9 +198,10 @@ def page(timed: list[Timed]) -> str:
         "",
         "A compiled step adds up in another order; after 50 steps weights differ by less than 1e-5. To the end, "
         "training near the threshold is chaotic: a difference in the last digit can decide whether a model holds its "
-        "facts. Here all trials of a search, which asks mostly there, are trained three times: eagerly, compiled, and "
-        "eagerly from initial weights that differ by one part in ten million. Compiled training cannot be expected to "
-        "agree with eager training more often than eager training agrees with itself after such a change.",
+        "facts. Here trials of a whole curve, evenly from an eighth of the threshold to twice it, and all trials of a "
+        "search, which asks mostly near it, are trained three times: eagerly, compiled, and eagerly from initial "
+        "weights that differ by one part in ten million. Compiled training cannot be expected to agree with eager "
+        "training more often than eager training agrees with itself after such a change.",
         "",
         verdict_table(groups["verdicts"]) if groups["verdicts"] else "Not measured in this run.",
         "",

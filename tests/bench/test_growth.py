@@ -31,6 +31,7 @@ SERIES = {
 POINTS = [(axis, at, case) for axis, series in SERIES.items() for at, case in series]
 
 
+@pytest.mark.usefixtures("traced_at_once")
 @pytest.mark.parametrize(("axis", "at", "case"), POINTS, ids=[case.name for _, _, case in POINTS])
 def test_growth(benchmark, axis: str, at: int, case: Case) -> None:
     keep_memory()

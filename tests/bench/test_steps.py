@@ -24,6 +24,7 @@ def test_loop(benchmark, case: Case) -> None:
     measure(benchmark, case, "loop", loop_step(case), models=1)
 
 
+@pytest.mark.usefixtures("traced_at_once")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_eager(benchmark, case: Case) -> None:
     keep_memory()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from capbench import Problem, Task
 from capbench.engine.batches import Batches
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
-from capbench.engine.stack import Batched, build_stack, make_problem
+from capbench.engine.stack import Batched, _GridModule, build_stack, make_problem
 from capbench.engine.train import train_group
 from capbench.protocols import Sampling
 from capbench.provenance import Provenance
@@ -52,10 +53,13 @@ def test_a_batch_smaller_than_the_facts_is_those_facts_alone() -> None:
         assert (problem.mask.sum(dim=1) == batch).all()
 
 
-@pytest.mark.parametrize("architecture", [Aot(), Aot(n_layers=2)], ids=["by its grid", "fact by fact"])
+@pytest.mark.parametrize("architecture", [Aot(), Aot(d_model=3, n_heads=5), Aot(n_layers=2)])
+@pytest.mark.parametrize("batch", [8, 12], ids=["small: fact by fact", "by its grid"])
 @pytest.mark.parametrize("n_draws", [64, None])
-def test_the_facts_alone_give_the_gradient_that_a_mask_of_counts_gives(architecture: Aot, n_draws: int | None) -> None:
-    pair = make_pair(Sampling(batch=8, n_draws=n_draws), prior="power", architecture=architecture)
+def test_the_facts_alone_give_the_gradient_that_a_mask_of_counts_gives(
+    architecture: Aot, batch: int, n_draws: int | None
+) -> None:
+    pair = make_pair(Sampling(batch=batch, n_draws=n_draws), prior="power", architecture=architecture)
     trials = (TrialSpec(20, 0, 0.01), TrialSpec(20, 1, 0.01))
     stack, _ = build_stack(LaneGroup(pair, 36, trials), torch.device("cpu"))
     batched = Batched(pair, stack)
@@ -63,11 +67,28 @@ def test_the_facts_alone_give_the_gradient_that_a_mask_of_counts_gives(architect
     gradients = []
     for pick in (Batches._picked, Batches._counted):
         batches = Batches(pair.training.sampling, pair, trials, stack.problem)
-        index = torch.stack([lane.take(8) for lane in batches._lanes])
+        index = torch.stack([lane.take(batch) for lane in batches._lanes])
         loss = batched.summed_loss(weights, stack.fixed, pick(batches, index))
         gradients.append(torch.autograd.grad(loss, weights)[0])
     assert gradients[0].abs().max() > 1e-3
     assert torch.allclose(*gradients, atol=1e-6)
+
+
+class TwoWays(nn.Module):
+    """Says by which of its two ways it was asked."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return torch.zeros(len(tokens), 6)
+
+    def forward_grid(self) -> Tensor:
+        return torch.ones(36, 6)
+
+
+@pytest.mark.parametrize(("batch", "by_grid"), [(8, 0), (9, 1), (36, 1)])
+def test_only_for_a_small_batch_the_grid_is_left_alone(batch: int, by_grid: int) -> None:
+    signature = Bigrams(n_tokens=6).signature
+    logits = _GridModule(TwoWays(), signature)(signature.grid()[:batch])
+    assert torch.equal(logits, torch.full((batch, 6), float(by_grid)))
 
 
 @pytest.mark.parametrize("task", [Bigrams(n_tokens=5), Triples(n_keys=3, n_queries=4)])

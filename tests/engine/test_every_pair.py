@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 import torch
+from torch import Tensor
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_map
 
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
 from capbench.engine.stack import build_stack
+from capbench.engine.traced import traced
 from capbench.engine.train import train_group
 from capbench.registry import load_registry
 from capbench.report.catalogue import catalogue
@@ -41,6 +45,19 @@ def train(pair: Pair, *trials: TrialSpec) -> dict[TrialSpec, tuple[Trial, dict[s
     return ended
 
 
+def steps_replayed(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Has every step traced; the gradients that came out of traced operations, to be counted."""
+    gradients: list[Tensor] = []
+
+    def watched(function: Callable[..., Tensor], tensors: Sequence[Tensor]) -> Callable[..., Tensor]:
+        program = traced(function, tensors)
+        return lambda *given: gradients.append(program(*given)) or gradients[-1]
+
+    monkeypatch.setattr("capbench.engine.step.TRACED_AFTER", 0)
+    monkeypatch.setattr("capbench.engine.step.traced", watched)
+    return gradients
+
+
 def test_there_are_four_tasks_and_eight_architectures() -> None:
     assert len({task for task, _ in PAIRS}) == 4
     assert len({architecture for _, architecture in PAIRS}) == 8
@@ -55,6 +72,21 @@ def test_it_trains_by_vmap_and_does_not_depend_on_company(task: str, architectur
     alone = train(pair, crowd[2])[crowd[2]]
     assert all(t.status is not TrialStatus.FAILED and t.metrics["bits"] >= 0 for t, _ in together.values())
     assert all(torch.equal(alone[1][name], w) for name, w in together[crowd[2]][1].items())
+
+
+@pytest.mark.parametrize(("task", "architecture"), PAIRS)
+def test_operations_written_down_give_the_same_numbers(
+    task: str, architecture: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = make_pair(task, architecture, steps=30)
+    rate = pair.task.plugin.recipe.learning_rates[0]
+    trials = [TrialSpec(40, seed, rate) for seed in range(3)]
+    asked_at_every_step = train(pair, *trials)
+    steps = steps_replayed(monkeypatch)
+    written_down = train(pair, *trials)
+    assert len(steps) == 30
+    for trial, (_, weights) in asked_at_every_step.items():
+        assert all(torch.equal(w, written_down[trial][1][name]) for name, w in weights.items())
 
 
 @pytest.mark.parametrize(("task", "architecture"), PAIRS)

@@ -21,8 +21,10 @@ from capbench.engine.compiling import (
     Compiling,
 )
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
-from capbench.engine.step import CompileFailed, compiler_options
+from capbench.engine.step import TRACED_AFTER, CompileFailed, compiler_options
+from capbench.engine.traced import traced
 from capbench.engine.train import train_group
+from capbench.protocols import Sampling
 from capbench.provenance import Provenance
 from capbench.results import TrialStatus
 from capbench.settings import Configured
@@ -31,6 +33,7 @@ from capbench_plugins.aot import Aot
 from capbench_plugins.mha import Mha
 from capbench_tasks.rgr import Rgr
 from capbench_tasks.triples import Triples
+from tests.engine.test_every_pair import steps_replayed
 
 
 def make_pair(steps: int, dtype: str = "float32") -> Pair:
@@ -75,6 +78,66 @@ def test_where_compiling_fails_training_goes_on_without(monkeypatch: pytest.Monk
     assert all(torch.equal(w, weights[seed][name]) for seed, named in eager.items() for name, w in named.items())
 
 
+def test_where_tracing_fails_training_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, _ = train("off", steps=30)
+    monkeypatch.setattr("capbench.engine.step.TRACED_AFTER", 0)
+    attempts = []
+
+    def refuse(*_: object) -> None:
+        attempts.append(1)
+        raise RuntimeError("this cannot be written down")
+
+    monkeypatch.setattr("capbench.engine.step.traced", refuse)
+    weights, _ = train("off", steps=30)
+    assert len(attempts) == 1
+    assert all(torch.equal(w, weights[seed][name]) for seed, named in plain.items() for name, w in named.items())
+
+
+def test_a_group_too_large_to_trace_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_memory(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes")
+
+    monkeypatch.setattr("capbench.engine.step.traced", fill_memory)
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        train("off", steps=TRACED_AFTER + 1)
+
+
+def test_a_step_is_traced_once_its_lanes_have_stayed_together_and_anew_when_some_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+    monkeypatch.setattr(
+        "capbench.engine.step.traced", lambda f, tensors: seen.append(len(tensors[0])) or traced(f, tensors)
+    )
+    train("off", steps=TRACED_AFTER)
+    assert seen == []
+    train("off", steps=TRACED_AFTER + 1)
+    assert seen == [4]
+    trials = (*(TrialSpec(2, seed, 0.01) for seed in range(6)), *(TrialSpec(64, seed, 1e-6) for seed in range(2)))
+    pair = make_pair(steps=300)
+    group = LaneGroup(replace(pair, training=replace(pair.training, stops_early=True)), 64, trials)
+
+    def weights() -> dict[str, torch.Tensor]:
+        ended: dict[str, torch.Tensor] = {}
+        train_group(group, torch.device("cpu"), lambda t, w: ended.update({t.key: w["W_E"]}), lambda *_: None)
+        return ended
+
+    plain = weights()
+    seen.clear()
+    monkeypatch.setattr("capbench.engine.step.TRACED_AFTER", 10)
+    retraced = weights()
+    assert (seen[0], seen[-1]) == (8, 2)
+    assert all(torch.equal(w, retraced[key]) for key, w in plain.items())
+
+
+def test_traced_products_in_bfloat16_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, _ = train("off", dtype="bfloat16")
+    steps = steps_replayed(monkeypatch)
+    weights, _ = train("off", dtype="bfloat16")
+    assert len(steps) == 50
+    assert all(torch.equal(w, weights[seed][name]) for seed, named in plain.items() for name, w in named.items())
+
+
 @pytest.mark.parametrize(("bits", "options"), [(512, {"cpp.simdlen": 256}), (256, {}), (128, {})])
 @pytest.mark.filterwarnings("ignore::capbench.engine.step.CompileFailed")
 def test_vectors_longer_than_most_axes_are_not_used(bits: int, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +173,17 @@ def test_long_work_is_worth_compiling_and_less_is_where_the_shape_is_known(tmp_p
         assert chosen.block(group, int(0.3 * work / 1e5), cpu) == LANES_A_BLOCK["cpu"]
     assert Compiling("auto").block(group, int(0.3 * work / 1e5), cpu) is None
     assert Compiling("off", tmp_path).block(group, int(9 * work), cpu) is None
+
+
+def test_steps_that_see_a_share_of_the_facts_are_less_work() -> None:
+    pair, cpu = make_pair(steps=1000), torch.device("cpu")
+    sampled = replace(pair, training=replace(pair.training, sampling=Sampling(batch=16)))
+    work = FIRST_SECONDS / SHARE_SAVED * EAGER_SPEED
+    trials = tuple(TrialSpec(40, seed, 0.01) for seed in range(100))
+    for each, share in ((pair, 1), (sampled, 16 / 64)):
+        group = LaneGroup(each, 64, trials)
+        assert Compiling("auto").block(group, int(1.01 * work / 1e5 / share), cpu) is not None
+        assert Compiling("auto").block(group, int(0.99 * work / 1e5 / share), cpu) is None
 
 
 WHERE_COMPILED = """

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from torch.func import functional_call, stack_module_state, vmap
 
 from capbench import Architecture, Heads, Lookup, Problem, Recall, Relation, UnsupportedSignature
-from capbench_plugins.aot import Aot
+from capbench_plugins.aot import Aot, attend_pairs
 from capbench_plugins.attention import attend
 from capbench_plugins.bilinear import Bilinear
 from capbench_plugins.gqa import Gqa
@@ -34,6 +34,7 @@ LOOKUPS = [
     Mha(**SMALL),
     Aot(**SMALL),
     Aot(**SMALL, positions=False),
+    Aot(d_model=3, n_heads=5, d_qk=2, d_vo=4),
     Aot(d_model=6, n_heads=2, d_qk=3, d_vo=3, shared_maps=True),
     Transformer(**SMALL, d_mlp=7),
     Mlp(d_model=6, d_mlp=7),
@@ -168,6 +169,17 @@ class Grid(torch.nn.Module):
 
     def forward(self):
         return self.module.forward_grid()
+
+
+@pytest.mark.parametrize("n_heads", [1, 4, 5, 20])
+def test_pairs_attend_as_any_context_of_two_does(n_heads):
+    generator = torch.Generator().manual_seed(n_heads)
+    first, last = torch.randn(2, 30, 4, generator=generator, dtype=torch.double)
+    shapes = [(n_heads, 4, 3), (n_heads, 4, 3), (n_heads, 4, 2), (n_heads, 2, 6)]
+    maps = [torch.randn(*shape, generator=generator, dtype=torch.double) for shape in shapes]
+    torch.testing.assert_close(
+        attend_pairs(first, last, *maps), attend(last, torch.stack((first, last), dim=1), *maps), rtol=1e-10, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize(("architecture", "signature"), [*((a, LONG) for a in LOOKUPS[:-1]), (DEEP, PAIRS)], ids=label)
