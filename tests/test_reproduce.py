@@ -14,6 +14,7 @@ from capbench.figure import Figure
 from capbench.paper_claim import FitClaim, LargerClaim, RatioClaim, TableClaim, TrendClaim, ValueClaim
 from capbench.recipe import Recipe, RecipeSweep, all_recipes, find_recipes, load_recipe, recipe_names
 from capbench.report.reproduction_page import DATA, rendered
+from capbench.report.reproduction_plot import _in_order
 from capbench.reproduction import data_text, read_reproduction
 
 ROOT = Path(__file__).parent.parent
@@ -130,6 +131,27 @@ def test_a_second_call_trains_nothing_and_writes_the_same_bytes(capbench, own: P
     (document,) = json.loads(again.out)
     assert [each["claim"] for each in document["verdicts"]] == ["more", "table"]
     assert len(document["data"]["sweeps"][0]["points"]) == 8
+
+
+def test_the_page_names_who_trained(capbench, own: Path, tmp_path: Path) -> None:
+    capbench("reproduce", str(own), "--out", str(tmp_path), "--device", "cpu")
+    (path,) = (tmp_path / DATA).glob("*.json")
+    data = json.loads(path.read_text())
+    made = data["environment"]
+    machine = {name: value for name, value in made.items() if name not in ("plugins", "workers")}
+    assert f", on {made['device_name']} with {made['threads']} thread" in rendered(tmp_path)["mine.md"]
+    hardware = ("one chip", "one chip", "another chip")
+    made["workers"] = [
+        {**machine, "device_name": name, "node": f"n{i}", "plugins": [], "trials": 1} for i, name in enumerate(hardware)
+    ]
+    made.update(device_name="see workers", threads=1)
+    path.write_text(json.dumps(data))
+    assert ", on one chip and another chip with 1 thread a worker;" in rendered(tmp_path)["mine.md"]
+
+
+def test_axes_of_a_heat_map_stand_in_order() -> None:
+    assert _in_order([16, 32, 8, 32]) == ["8", "16", "32"]
+    assert _in_order(["softmax", "max"]) == ["softmax", "max"]
 
 
 def test_typed_options_say_where_it_is_computed_and_not_what(capbench, own: Path, tmp_path: Path) -> None:
