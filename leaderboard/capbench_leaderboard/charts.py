@@ -205,9 +205,18 @@ def _finished(chart: Any, height: Any) -> Spec:
 
 
 def height(spec: Spec, datasets: Datasets) -> int:
-    """How tall a chart is: a line for each architecture, where that is its vertical axis; board.js does the same."""
+    """How tall a chart is inside its axes: a line for each architecture, where that is its vertical axis."""
     lines = len({row["architecture"] for row in datasets["rows"]}) if "one" in datasets else 1
     return int(spec["height"]) * max(1, lines)
+
+
+def room(spec: Spec, datasets: Datasets) -> int:
+    """How tall a chart is with its axes and its legend, at the most.
+
+    It is kept free until the chart is drawn, so that nothing moves under a reader's pointer.
+    """
+    named_above = len({row["bound"] for row in datasets["rows"]}) if "one" in datasets else 0
+    return height(spec, datasets) + 60 + 13 * named_above
 
 
 def svg(spec: Spec, datasets: Datasets) -> str:

@@ -11,7 +11,17 @@ from markupsafe import Markup
 
 from capbench_leaderboard.address import addresses
 from capbench_leaderboard.board import Board
-from capbench_leaderboard.charts import Datasets, capacity_data, charted_text, is_worth_drawing, ratio_data, thinned
+from capbench_leaderboard.charts import (
+    Datasets,
+    capacity_data,
+    charted_text,
+    height,
+    is_worth_drawing,
+    ratio_data,
+    room,
+    specifications,
+    thinned,
+)
 from capbench_leaderboard.columns import ACROSS, RANKED, across_cells, ranked_cells
 from capbench_leaderboard.entry import Entry
 from capbench_leaderboard.grid import Cell, Grid, embedded
@@ -34,6 +44,16 @@ class Chart:
     def data(self) -> Markup:
         """The data, for the script."""
         return embedded(self.datasets)
+
+    @property
+    def height(self) -> int:
+        """How tall it is inside its axes."""
+        return height(specifications()[self.kind], self.datasets)
+
+    @property
+    def room(self) -> int:
+        """How tall it is with all that stands around it."""
+        return room(specifications()[self.kind], self.datasets)
 
 
 @dataclass(frozen=True)

@@ -132,6 +132,19 @@ def test_charts_are_drawn_on_every_kind_of_page(page: Any, site: Path) -> None:
         assert drawn(page) > 0, path
 
 
+SHIFTS = """new Promise(tell => new PerformanceObserver(list => tell(
+  list.getEntries().reduce((sum, each) => sum + each.value, 0))).observe({ type: "layout-shift", buffered: true })
+  || setTimeout(() => tell(0), 300))"""
+"""How far what stands on the page has moved since it was opened, by the browser's own measure."""
+
+
+def test_nothing_moves_under_the_pointer_when_charts_are_drawn(page: Any, site: Path) -> None:
+    for path in ("index.html", "tasks/rgr.html", "architectures/arch07.html"):
+        page.goto((site / path).as_uri())
+        drawn(page)
+        assert page.evaluate(SHIFTS) < 0.01, path
+
+
 def test_the_theme_follows_the_system_and_the_button(page: Any, site: Path) -> None:
     page.emulate_media(color_scheme="dark")
     page.goto((site / "index.html").as_uri())
@@ -186,4 +199,5 @@ def test_without_scripts_the_answers_are_there(browser: Any, site: Path) -> None
     page.goto((site / "tasks" / "rgr.html").as_uri())
     assert page.locator("tbody tr").count() > 20
     assert page.locator("noscript img").count() + page.locator("figure img").count() > 0
+    assert not page.locator(".chart").first.is_visible()
     context.close()

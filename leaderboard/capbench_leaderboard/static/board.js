@@ -120,10 +120,9 @@
     var line = isDark() ? "#303640" : "#e4e7ec";
     var axis = { labelColor: soft, titleColor: soft, gridColor: line, domainColor: soft, tickColor: soft, titleFontWeight: 500 };
     var config = { background: null, view: { stroke: null }, font: "system-ui, sans-serif", axis: axis, legend: { labelColor: soft } };
-    var whole = Object.assign({}, spec, { datasets: data(box.dataset.source), config: config });
+    var whole = Object.assign({}, spec, { datasets: data(box.dataset.source), height: Number(box.dataset.height), config: config });
     // What has no data has no extent either.
     whole.layer = whole.layer.filter(function (each) { return !each.data || whole.datasets[each.data.name].length; });
-    if (whole.datasets.one) whole.height *= new Set(whole.datasets.rows.map(function (row) { return row.architecture; })).size;
     var many = Object.values(whole.datasets).some(function (rows) { return rows.length > 1500; });
     // The interpreter does without eval, which the page's policy forbids.
     window.vegaEmbed(box, whole, { actions: false, ast: true, renderer: many ? "canvas" : "svg", loader: { target: "_self" } })
