@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import torch
 
+from capbench.engine.compiled import Program
 from capbench.engine.lanes import LaneGroup
 
 CompileMode = Literal["auto", "on", "off"]
 
 LANES_A_BLOCK = {"cpu": 32, "cuda": 256}
 """Lanes that a compiled step takes at once: on a CPU few, whose tensors stay in the cache."""
-FIRST_SECONDS, AGAIN_SECONDS = 15.0, 4.0
+FIRST_SECONDS, AGAIN_SECONDS = 8.0, 3.0
 """What compiling is taken to cost where the shape is new, and where the compiler finds its own work again."""
-EAGER_SPEED = 3e9
-"""Bytes of a lane's peak memory that an eager step is taken to get through in a second."""
-SHARE_SAVED = 0.4
-"""Share of the time that a compiled step is taken to save."""
+ALMOST_FULL = 0.75
+"""Share of a block from which it is filled up with finished lanes."""
+MOST_SAVED = 0.7
+"""Share of an eager step's time that a compiled one saves at the most."""
 SHARE_TAKEN = 0.6
 """Share of all steps that a lane is taken to need where it may end early."""
 
@@ -34,17 +36,31 @@ class Compiling:
     folder: Path | None = None
     known: frozenset[str] = frozenset()
     """Shapes that were compiled before, as told by somebody who has the folder."""
+    programs: dict[str, Program] = field(default_factory=dict, repr=False, compare=False)
+    """Steps compiled in this process, by shape."""
 
-    def block(self, group: LaneGroup, lane_bytes: int, device: torch.device) -> int | None:
-        """The lanes of a compiled step's block, or None where the group runs eagerly.
+    def block(self, group: LaneGroup, device: torch.device) -> int | None:
+        """The lanes of a compiled step's block where there is one from the start; None: the group begins eagerly."""
+        block = _lanes_a_block(group, device)
+        return block if self.mode == "on" or _shape(group, block, device) in self.programs else None
 
-        The work ahead decides and not a clock: the same run makes the same choice and gets the same numbers.
+    def program(self, group: LaneGroup, device: torch.device) -> Program | None:
+        """The group's step, where this process has compiled it."""
+        return self.programs.get(_shape(group, _lanes_a_block(group, device), device))
+
+    def block_later(
+        self, group: LaneGroup, device: torch.device, seconds: float, share_saved: Callable[[], float]
+    ) -> int | None:
+        """The same for a group that has begun eagerly: a block where compiling saves more than it costs.
+
+        `seconds` is what eager steps would still take; `share_saved`, which takes a while to find out, is asked for
+        only where it can decide.
         """
         block = _lanes_a_block(group, device)
-        if self.mode == "auto":
-            cost = AGAIN_SECONDS if self._knows(_shape(group, block, device)) else FIRST_SECONDS
-            return block if _seconds(group, lane_bytes) * SHARE_SAVED > cost else None
-        return block if self.mode == "on" else None
+        cost = AGAIN_SECONDS if self._knows(_shape(group, block, device)) else FIRST_SECONDS
+        if self.mode != "auto" or seconds * MOST_SAVED <= cost:
+            return None
+        return block if seconds * share_saved() > cost else None
 
     def elsewhere(self, group: LaneGroup, device: torch.device) -> Compiling:
         """The same choice for a process without the folder: it is told whether the group's shape is known."""
@@ -56,10 +72,13 @@ class Compiling:
         if self.folder is not None:
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(self.folder / "kernels"))
 
-    def remember(self, group: LaneGroup, device: torch.device) -> None:
-        """Notes that the group's shape has been compiled."""
+    def remember(self, group: LaneGroup, device: torch.device, program: Program | None = None) -> None:
+        """Notes that the group's shape has been compiled, and keeps what came of it if that happened here."""
+        shape = _shape(group, _lanes_a_block(group, device), device)
+        if program is not None:
+            self.programs[shape] = program
         if self.folder is not None:
-            mark = self._mark(self.folder, _shape(group, _lanes_a_block(group, device), device))
+            mark = self._mark(self.folder, shape)
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
 
@@ -70,6 +89,25 @@ class Compiling:
         return folder / "shapes" / shape
 
 
+def lanes_for(n_alive: int, block: int | None) -> int:
+    """How many lanes a stack should have for so many that still train.
+
+    A last block that is almost full is filled up; one that is not runs eagerly as it is. One lane alone would take
+    other kernels than two: it gets company.
+    """
+    rest = n_alive % block if block else n_alive
+    if block and rest > ALMOST_FULL * block:
+        return n_alive + block - rest
+    return n_alive + 1 if rest == 1 else n_alive
+
+
+def lane_steps_ahead(group: LaneGroup, n_lanes: int, steps_left: int) -> float:
+    """The lane-steps that so many lanes of a group, and what may follow it in the same shape, are taken to need."""
+    training = group.pair.training
+    taken = SHARE_TAKEN if training.stops_early else 1
+    return taken * (n_lanes * steps_left + group.n_ahead * training.steps)
+
+
 def _lanes_a_block(group: LaneGroup, device: torch.device) -> int:
     return min(max(2, len(group.trials)), LANES_A_BLOCK.get(device.type, LANES_A_BLOCK["cpu"]))
 
@@ -78,11 +116,3 @@ def _shape(group: LaneGroup, block: int, device: torch.device) -> str:
     """Hash of all that a compiled step depends on."""
     shape = f"{group.pair.identity} {group.slots} {block} {device.type} {torch.__version__}"
     return hashlib.sha256(shape.encode()).hexdigest()[:32]
-
-
-def _seconds(group: LaneGroup, lane_bytes: int) -> float:
-    """What the group, and what may follow it in the same shape, is taken to need eagerly."""
-    training = group.pair.training
-    steps = training.steps * (SHARE_TAKEN if training.stops_early else 1)
-    share_seen = min(1, training.sampling.batch / group.slots) if training.sampling else 1
-    return (len(group.trials) + group.n_ahead) * steps * share_seen * lane_bytes / EAGER_SPEED

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.func import functionalize, grad
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
+from capbench.engine.compiled import Program, compiled, share_saved
 from capbench.engine.guard import is_out_of_memory
 from capbench.engine.stack import Batched, Named, Stack
 from capbench.engine.traced import traced
 from capbench.solver import GradientSolver
-from capbench.task import Problem
 
-Program = Callable[..., Sequence[Tensor]]
-"""Takes the tensors of a step and returns the new weights and optimiser state."""
 TRACED_AFTER = 400
 """Steps of one shape after which an eager step is traced: by so many it would have paid. Lanes may leave any time, and
 the next shape must be traced anew; so no more is ever lost than a trace costs."""
-MOST_VECTOR_BITS = 256
-"""Of a CPU's vectors in compiled steps: eight numbers."""
+
+OTHER_NUMBERS = "compiled, it does not come to the same numbers"
 
 
 class CompileFailed(UserWarning):
@@ -37,84 +34,96 @@ class Step:
 
     Compiled, it runs over blocks of lanes of one fixed size: the shape stays the same when finished lanes leave, so
     that a pair is compiled once, and a block's tensors stay in the cache. Eager, its gradient is traced where
-    lanes stay together for long.
+    lanes stay together for long. `block` is the size of a block, None where nothing is compiled,
+    and `program` its compiled step once there is one.
     """
 
-    def __init__(self, batched: Batched, solver: GradientSolver, steps: int, block: int | None) -> None:
+    def __init__(
+        self,
+        batched: Batched,
+        solver: GradientSolver,
+        steps: int,
+        block: int | None,
+        program: Program | None = None,
+    ) -> None:
         self._batched = batched
         self._solver = solver
         self._steps = steps
-        self._block = block
-        self._program: Program | None = None
+        self.block = block
+        self.program = program
+        self._last: Stack | None = None
         self._can_trace = batched.is_batched
         self._shapes: tuple[torch.Size, ...] = ()
         self._steps_of_shape = 0
         self._traced: Callable[..., Tensor] | None = None
         self.compile_seconds = 0.0
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether the compiled function is in use."""
-        return self._block is not None
+    def n_compiled(self, n_lanes: int) -> int:
+        """How many of so many lanes run in the compiled program: those that fill its blocks."""
+        return n_lanes - n_lanes % self.block if self.block else 0
 
-    @property
-    def lanes_a_block(self) -> int:
-        """The stack must hold a multiple of this many lanes."""
-        return self._block or 1
+    def share_saved(self) -> float:
+        """The share of the last step's time that compiling is taken to save; none where it cannot be traced."""
+        assert self._last is not None
+        try:
+            return share_saved(self._gradient_of(self._last), _asked(self._last))
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return 0.0
 
     def __call__(self, stack: Stack, state: Named, step: Tensor) -> None:
         """One step; `step` is a 0-d tensor, so that its number is data and not part of the program."""
-        if self._block is None:
+        self._last, n_lanes = stack, len(stack.weights)
+        if not self.n_compiled(n_lanes):
             self._run_eager(stack, state, step)
             return
-        for part, part_state in _blocks(stack, state, self._block):
-            self._run_compiled(part, part_state, step)
+        for rows in _blocks(n_lanes, self.block or n_lanes):
+            part, part_state = stack.kept(rows), {name: tensor[rows] for name, tensor in state.items()}
+            (self._run_compiled if len(part.weights) == self.block else self._run_eager)(part, part_state, step)
 
     def _run_eager(self, stack: Stack, state: Named, step: Tensor) -> None:
         gradient = self._traced_gradient(stack) if self._can_trace else self._gradient(stack)
         self._solver.update(stack.weights, gradient, state, stack.learning_rate, step, self._steps)
 
     def _run_compiled(self, stack: Stack, state: Named, step: Tensor) -> None:
-        tensors = tree_leaves((stack.weights, state, stack.fixed, stack.problem, stack.learning_rate, step))
-        if self._program is None:
+        if self.program is None:
             self._compile(stack, state, step)
-        if self._program is None:  # it could not be compiled
+        if self.program is None:  # it could not be compiled
             self._run_eager(stack, state, step)
         else:
-            torch._foreach_copy_([stack.weights, *tree_leaves(state)], list(self._program(*tensors)))
+            self.program(tree_leaves((_asked(stack), state, stack.learning_rate, step)))
 
     def _compile(self, stack: Stack, state: Named, step: Tensor) -> None:
         """Compiles the step and tries it once; where that fails, the step stays eager."""
         started = time.perf_counter()
         try:
-            self._program = self._compiled(stack, state, step)
+            self.program = self._compiled(stack, state, step)
         except Exception as error:  # noqa: BLE001 - no compiler here, or a module that it does not take
-            self._block = None
+            self.block = None
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             warnings.warn(f"the step could not be compiled and runs eagerly: {reason}", CompileFailed, stacklevel=2)
         else:
             self.compile_seconds = time.perf_counter() - started
 
     def _compiled(self, stack: Stack, state: Named, step: Tensor) -> Program:
-        """The step as a compiled program.
+        """The whole step as a compiled program, tried on copies: on a CPU it must come to the eager step's numbers."""
+        tensors, structure = tree_flatten((_asked(stack), state, stack.learning_rate, step))
+        gradient = make_fx(self._gradient_of(stack))(*_asked(stack))
 
-        It is traced and not interpreted, so that no guard is checked at every call: what a guard would look for,
-        vmap has refused already, and the shapes of a block never change.
-        """
-        import torch._inductor  # takes a second
+        def whole(*given: Tensor) -> None:
+            asked, own_state, rate, number = tree_unflatten(list(given), structure)
+            self._solver.update(asked[0], gradient(*asked), own_state, rate, number, self._steps)
 
-        arguments = (stack.weights, state, stack.fixed, stack.problem, stack.learning_rate, step)
-        tensors, structure = tree_flatten(arguments)
-
-        def functional(*given: Tensor) -> list[Tensor]:
-            weights, own_state, fixed, problem, rate, number = tree_unflatten(list(given), structure)
-            weights, own_state = weights.clone(), {name: tensor.clone() for name, tensor in own_state.items()}
-            self._pure(weights, own_state, fixed, problem, rate, number)
-            return [weights, *tree_leaves(own_state)]
-
-        graph, options = make_fx(functionalize(functional))(*tensors), compiler_options(stack.weights.device)
-        program: Program = torch._inductor.compile(graph, tensors, options=options)
-        program(*tensors)
+        is_exact = stack.weights.device.type == "cpu"
+        program = compiled(whole, tensors, is_exact)
+        tried, eager = ([tensor.clone() for tensor in tensors] for _ in range(2))
+        program([*tried])
+        with torch.no_grad():
+            whole(*eager)
+        same = (torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in zip(tried, eager, strict=True))
+        if is_exact and not all(same):
+            raise RuntimeError(OTHER_NUMBERS)
         return program
 
     def _gradient(self, stack: Stack) -> Tensor:
@@ -126,7 +135,7 @@ class Step:
 
     def _traced_gradient(self, stack: Stack) -> Tensor:
         """The same by the operations as they were written down for these shapes, once these have lasted."""
-        tensors, structure = tree_flatten((stack.weights, stack.fixed, stack.problem))
+        tensors = _asked(stack)
         shapes = tuple(tensor.shape for tensor in tensors)
         if shapes != self._shapes:
             self._shapes, self._steps_of_shape, self._traced = shapes, 0, None
@@ -134,13 +143,8 @@ class Step:
         if self._steps_of_shape <= TRACED_AFTER:
             return self._gradient(stack)
         if self._traced is None:
-
-            def gradient(*given: Tensor) -> Tensor:
-                weights, fixed, problem = tree_unflatten(list(given), structure)
-                return self._gradient(replace(stack, weights=weights, fixed=fixed, problem=problem))
-
             try:
-                self._traced = traced(gradient, tensors)
+                self._traced = traced(self._gradient_of(stack), tensors)
             except Exception as error:
                 if is_out_of_memory(error):
                     raise
@@ -149,35 +153,22 @@ class Step:
         with torch.no_grad():
             return self._traced(*tensors)
 
-    def _pure(
-        self, weights: Tensor, state: Named, fixed: Named, problem: Problem, learning_rate: Tensor, step: Tensor
-    ) -> None:
-        """A step as a function of tensors alone, which is what the compiler takes."""
+    def _gradient_of(self, stack: Stack) -> Callable[..., Tensor]:
+        """`_gradient` as a function of the tensors that it depends on, for tracing."""
+        structure = tree_structure((stack.weights, stack.fixed, stack.problem))
 
-        def total(flat: Tensor) -> Tensor:
-            return self._batched.summed_loss(flat, fixed, problem)
+        def gradient(*given: Tensor) -> Tensor:
+            weights, fixed, problem = tree_unflatten(list(given), structure)
+            return self._gradient(replace(stack, weights=weights, fixed=fixed, problem=problem))
 
-        self._solver.update(weights, grad(total)(weights), state, learning_rate, step, self._steps)
-
-
-def compiler_options(device: torch.device) -> dict[str, int]:
-    """What the compiler is told for a device: on a CPU with vectors of sixteen numbers, to take vectors of eight.
-
-    Where an axis is shorter than a vector, torch 2.13 has the threads share the innermost sum and start anew for each,
-    which takes many times as long as one thread alone. Axes of 8 and 10 are common here; shorter ones still meet it.
-    """
-    if device.type != "cpu":
-        return {}
-    from torch._inductor.cpu_vec_isa import pick_vec_isa  # takes a second
-
-    return {"cpp.simdlen": MOST_VECTOR_BITS} if pick_vec_isa().bit_width() > MOST_VECTOR_BITS else {}
+        return gradient
 
 
-def _blocks(stack: Stack, state: Named, n_lanes: int) -> Iterator[tuple[Stack, Named]]:
-    """Views of a stack and its optimiser state, `n_lanes` lanes each."""
-    if len(stack.weights) == n_lanes:
-        yield stack, state
-        return
-    for start in range(0, len(stack.weights), n_lanes):
-        rows = slice(start, start + n_lanes)
-        yield stack.kept(rows), {name: tensor[rows] for name, tensor in state.items()}
+def _asked(stack: Stack) -> list[Tensor]:
+    """The tensors that a gradient depends on, the weights first."""
+    return tree_leaves((stack.weights, stack.fixed, stack.problem))
+
+
+def _blocks(n_lanes: int, size: int) -> Iterator[slice]:
+    """The rows of each block, the last one perhaps of fewer."""
+    return (slice(start, min(start + size, n_lanes)) for start in range(0, n_lanes, size))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -11,12 +12,11 @@ from torch import Tensor
 
 from capbench.engine.analysis import analyse_lane
 from capbench.engine.batches import Batches
-from capbench.engine.compiling import Compiling
+from capbench.engine.compiling import Compiling, lane_steps_ahead, lanes_for
 from capbench.engine.cost import Cost
 from capbench.engine.devices import counting_dtype
 from capbench.engine.lanes import LaneGroup, Pair
 from capbench.engine.looks import Look, Looks
-from capbench.engine.memory import memory_need
 from capbench.engine.precision import multiplying
 from capbench.engine.stack import Batched, Stack, build_stack
 from capbench.engine.step import Step
@@ -27,6 +27,8 @@ from capbench.task import Problem
 
 CHECK_EVERY = 25
 """Steps between two looks at the metrics: the only moments at which the host asks the device for numbers."""
+CONSIDERED_AT = 2 * CHECK_EVERY
+"""The step at which a group decides whether to be compiled: by then it is known what a step takes."""
 COMPACT_BELOW = 0.9
 """The stack is compacted when less than this share of its lanes is still training."""
 
@@ -56,6 +58,7 @@ def _train(
         training = _open(group, device, compiling)
     while training.live.n_alive:
         training.advance(cost)
+        training.consider(cost)
         for look in training.look(cost):
             with cost.timed("verdicts"):
                 ended = list(_verdicts(group.pair, look))
@@ -63,8 +66,8 @@ def _train(
                 for trial, weights in ended:
                     on_trial(trial, weights)
         on_progress(training.step, training.live.n_alive)
-        training.live.compact(training.stepper.lanes_a_block)
-    training.close(cost, group, compiling, device)
+        training.compact()
+    training.close(cost)
     return cost
 
 
@@ -87,14 +90,13 @@ class Live:
         """What each of the next steps asks for: all facts, or a batch of them."""
         return self.batches.problems(n_steps) if self.batches else [self.stack.problem] * n_steps
 
-    def compact(self, multiple: int) -> None:
-        """Drops finished lanes once they are a good share; keeps a multiple of a number of lanes, two at least."""
-        alive = [i for i, lane in enumerate(self.lanes) if lane.alive]
-        least = max(2, math.ceil(len(alive) / multiple) * multiple)
-        if not alive or least >= len(self.lanes) or least > COMPACT_BELOW * len(self.lanes):
+    def compact(self, n_lanes: int) -> None:
+        """Drops finished lanes once they are a good share; so many lanes stay, at the least."""
+        if n_lanes > COMPACT_BELOW * len(self.lanes):
             return
+        alive = [i for i, lane in enumerate(self.lanes) if lane.alive]
         company = [i for i, lane in enumerate(self.lanes) if not lane.alive]
-        keep = sorted([*alive, *company[: least - len(alive)]])
+        keep = sorted([*alive, *company[: n_lanes - len(alive)]])
         index = torch.tensor(keep, device=self.stack.weights.device)
         self.lanes = [self.lanes[i] for i in keep]
         self.stack = self.stack.kept(index)
@@ -107,6 +109,8 @@ class Live:
 class GroupTraining:
     """A group, the step that trains it, and how far it is."""
 
+    group: LaneGroup
+    compiling: Compiling
     live: Live
     batched: Batched
     stepper: Step
@@ -114,13 +118,15 @@ class GroupTraining:
     numbers: Tensor
     """The number of each step, as data on the device."""
     step: int = 0
+    seconds_a_lane_step: float = 0
+    """As it was up to the last look."""
 
     def advance(self, cost: Cost) -> None:
         """Takes the steps up to the next look."""
-        n_steps = min(CHECK_EVERY, len(self.numbers) - self.step)
-        lane_steps = n_steps * self.live.n_alive
-        cost.lane_steps += lane_steps
-        cost.compiled_lane_steps += lane_steps if self.stepper.is_compiled else 0
+        n_steps, started = min(CHECK_EVERY, len(self.numbers) - self.step), time.perf_counter()
+        alive = [lane.alive for lane in self.live.lanes]
+        cost.lane_steps += n_steps * sum(alive)
+        cost.compiled_lane_steps += n_steps * sum(alive[: self.stepper.n_compiled(len(alive))])
         with cost.timed("steps"):
             for problem in self.live.problems(n_steps):
                 stack = self.live.stack.asking(problem)
@@ -128,6 +134,21 @@ class GroupTraining:
                     self.live.tally.add(self.batched.metrics(stack))
                 self.stepper(stack, self.live.state, self.numbers[self.step])
                 self.step += 1
+        self.seconds_a_lane_step = (time.perf_counter() - started) / (n_steps * len(alive))
+
+    def consider(self, cost: Cost) -> None:
+        """Once it has been seen what a step takes, has steps compiled from now on if that pays."""
+        if self.step != CONSIDERED_AT or self.stepper.block is not None or not self.batched.is_batched:
+            return
+        ahead = lane_steps_ahead(self.group, self.live.n_alive, len(self.numbers) - self.step)
+        seconds, device = ahead * self.seconds_a_lane_step, self.numbers.device
+        with cost.timed("build"):
+            self.stepper.block = self.compiling.block_later(self.group, device, seconds, self.stepper.share_saved)
+
+    def compact(self) -> None:
+        """Drops finished lanes, as far as the step can do without them."""
+        if self.live.n_alive:
+            self.live.compact(lanes_for(self.live.n_alive, self.stepper.block))
 
     def look(self, cost: Cost) -> list[Look]:
         """Looks at the metrics; returns the looks whose verdicts are due."""
@@ -136,12 +157,12 @@ class GroupTraining:
             look = self.looks.take(self.step, self.live.lanes, self.live.stack, scores)
             return self.looks.due(look, is_last=self.step >= len(self.numbers))
 
-    def close(self, cost: Cost, group: LaneGroup, compiling: Compiling, device: torch.device) -> None:
+    def close(self, cost: Cost) -> None:
         """Books what compiling took, and remembers that it was done."""
         if self.stepper.compile_seconds:
             cost.spend("compile", self.stepper.compile_seconds)
             cost.spend("steps", -self.stepper.compile_seconds)
-            compiling.remember(group, device)
+            self.compiling.remember(self.group, self.numbers.device, self.stepper.program)
 
 
 class Tally:
@@ -166,11 +187,11 @@ class Tally:
 
 
 def _open(group: LaneGroup, device: torch.device, compiling: Compiling) -> GroupTraining:
-    """A group before its first step. One lane alone would take other kernels than two: a lone trial gets company."""
+    """A group before its first step."""
     solver, steps = group.pair.solver.plugin, group.pair.training.steps
     assert isinstance(solver, GradientSolver)
-    block = compiling.block(group, memory_need(group.pair, group.slots).a_lane, device)
-    n_lanes = max(2, math.ceil(len(group.trials) / (block or 1)) * (block or 1))
+    block = compiling.block(group, device)
+    n_lanes = lanes_for(len(group.trials), block)
     trials = tuple(group.trials[i % len(group.trials)] for i in range(n_lanes))
     stack, examined = build_stack(group.part(trials), device)
     lanes = [
@@ -181,9 +202,9 @@ def _open(group: LaneGroup, device: torch.device, compiling: Compiling) -> Group
     batches = Batches(sampling, group.pair, trials, stack.problem) if sampling else None
     live = Live(lanes, stack, solver.init(stack.weights), batches, Tally(sampling.scored_batches if sampling else 0))
     batched = Batched(group.pair, stack)
-    stepper = Step(batched, solver, steps, block if batched.is_batched else None)
+    stepper = Step(batched, solver, steps, block if batched.is_batched else None, compiling.program(group, device))
     numbers = torch.arange(steps, dtype=counting_dtype(device), device=device)
-    return GroupTraining(live, batched, stepper, Looks(is_late=device.type == "cuda"), numbers)
+    return GroupTraining(group, compiling, live, batched, stepper, Looks(is_late=device.type == "cuda"), numbers)
 
 
 def _verdicts(pair: Pair, look: Look) -> Iterator[tuple[Trial, dict[str, Tensor]]]:
