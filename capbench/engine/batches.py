@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from capbench.engine.lanes import Pair, TrialSpec
 from capbench.protocols import Sampling
@@ -51,10 +50,11 @@ class Batches:
 
     def _picked(self, drawn: Tensor) -> Problem:
         """The drawn facts alone, (lanes, batch, …) each; what all facts share stays as it is."""
-        lanes, slots = torch.arange(len(drawn), device=drawn.device).unsqueeze(1), self._problem.mask.shape[1]
-        picked: Problem = tree_map(lambda x: x[lanes, drawn] if x.shape[1] == slots else x, self._problem)
+        lanes, (inputs, targets, mask) = torch.arange(len(drawn), device=drawn.device).unsqueeze(1), self._problem
+        picked = tuple(x[lanes, drawn] if x.shape[1] == mask.shape[1] else x for x in inputs)
         # Facts drawn by weight are drawn as often as they weigh; facts taken once each still have their weight.
-        return picked if self._sampling.n_draws is None else picked._replace(mask=torch.ones_like(picked.mask))
+        weights = mask[lanes, drawn] if self._sampling.n_draws is None else torch.ones_like(drawn, dtype=mask.dtype)
+        return Problem(picked, targets[lanes, drawn], weights)
 
     def _counted(self, drawn: Tensor) -> Problem:
         """The whole problem, its mask counting how often each fact was drawn."""

@@ -20,7 +20,8 @@ from capbench.solver import GradientSolver
 
 TRACED_AFTER = 400
 """Steps of one shape after which an eager step is traced: by so many it would have paid. Lanes may leave any time, and
-the next shape must be traced anew; so no more is ever lost than a trace costs."""
+the next shape must be traced anew; so no more is ever lost than a trace costs. Where no lane leaves before the end,
+that end tells at once."""
 
 OTHER_NUMBERS = "compiled, it does not come to the same numbers"
 
@@ -33,9 +34,9 @@ class Step:
     """Changes weights and optimiser state of a stack in place.
 
     Compiled, it runs over blocks of lanes of one fixed size: the shape stays the same when finished lanes leave, so
-    that a pair is compiled once, and a block's tensors stay in the cache. Eager, its gradient is traced where
-    lanes stay together for long. `block` is the size of a block, None where nothing is compiled,
-    and `program` its compiled step once there is one.
+    that a pair is compiled once, and a block's tensors stay in the cache. `block` is that size, None where nothing is
+    compiled, and `program` the compiled step once there is one. Eager, its gradient is traced where lanes stay together
+    for long; `is_steady` says that none leaves before the last step.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Step:
         steps: int,
         block: int | None,
         program: Program | None = None,
+        is_steady: bool = False,
     ) -> None:
         self._batched = batched
         self._solver = solver
@@ -55,6 +57,7 @@ class Step:
         self._can_trace = batched.is_batched
         self._shapes: tuple[torch.Size, ...] = ()
         self._steps_of_shape = 0
+        self._traced_after = 0 if is_steady and steps > TRACED_AFTER else TRACED_AFTER
         self._traced: Callable[..., Tensor] | None = None
         self.compile_seconds = 0.0
 
@@ -140,7 +143,7 @@ class Step:
         if shapes != self._shapes:
             self._shapes, self._steps_of_shape, self._traced = shapes, 0, None
         self._steps_of_shape += 1
-        if self._steps_of_shape <= TRACED_AFTER:
+        if self._steps_of_shape <= self._traced_after:
             return self._gradient(stack)
         if self._traced is None:
             try:
@@ -166,7 +169,8 @@ class Step:
 
 def _asked(stack: Stack) -> list[Tensor]:
     """The tensors that a gradient depends on, the weights first."""
-    return tree_leaves((stack.weights, stack.fixed, stack.problem))
+    problem = stack.problem  # by hand: a tree of tensors takes longer to walk than a small step to compute
+    return [stack.weights, *stack.fixed.values(), *problem.inputs, problem.targets, problem.mask]
 
 
 def _blocks(n_lanes: int, size: int) -> Iterator[slice]:

@@ -202,7 +202,8 @@ def _open(group: LaneGroup, device: torch.device, compiling: Compiling) -> Group
     batches = Batches(sampling, group.pair, trials, stack.problem) if sampling else None
     live = Live(lanes, stack, solver.init(stack.weights), batches, Tally(sampling.scored_batches if sampling else 0))
     batched = Batched(group.pair, stack)
-    stepper = Step(batched, solver, steps, block if batched.is_batched else None, compiling.program(group, device))
+    program, is_steady = compiling.program(group, device), not group.pair.training.stops_early
+    stepper = Step(batched, solver, steps, block if batched.is_batched else None, program, is_steady)
     numbers = torch.arange(steps, dtype=counting_dtype(device), device=device)
     return GroupTraining(group, compiling, live, batched, stepper, Looks(is_late=device.type == "cuda"), numbers)
 

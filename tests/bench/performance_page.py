@@ -196,12 +196,12 @@ def page(timed: list[Timed]) -> str:
         "",
         "## The same verdicts, compiled and eager",
         "",
-        "A compiled step adds up in another order; after 50 steps weights differ by less than 1e-5. To the end, "
-        "training near the threshold is chaotic: a difference in the last digit can decide whether a model holds its "
-        "facts. Here trials of a whole curve, evenly from an eighth of the threshold to twice it, and all trials of a "
-        "search, which asks mostly near it, are trained three times: eagerly, compiled, and eagerly from initial "
-        "weights that differ by one part in ten million. Compiled training cannot be expected to agree with eager "
-        "training more often than eager training agrees with itself after such a change.",
+        "On a CPU a compiled step joins only operations that have one right answer to the last bit, and comes to the "
+        "numbers of the eager step. That matters: training near the threshold is chaotic, and a difference in the last "
+        "digit can decide whether a model holds its facts. Here trials of a whole curve, evenly from an eighth of the "
+        "threshold to twice it, and all trials of a search, which asks mostly near it, are trained three times: "
+        "eagerly, compiled, and eagerly from initial weights that differ by one part in ten million, to show what "
+        "other rounding would do.",
         "",
         verdict_table(groups["verdicts"]) if groups["verdicts"] else "Not measured in this run.",
         "",

@@ -25,7 +25,12 @@ def records(tmp_path: Path) -> Path:
 def test_the_site_is_served_here_until_ctrl_c(records: Path) -> None:
     words = ["leaderboard", "serve", "--records", str(records), "--port", "0"]
     server = subprocess.Popen(
-        [sys.executable, "-u", "-m", "capbench.cli", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-u", "-m", "capbench.cli", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Tests that a shell runs in the background have Ctrl-C ignored, and hand that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert server.stdout is not None
     try:
