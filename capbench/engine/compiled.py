@@ -47,6 +47,7 @@ EXACT_OPTIONS = {
     "use_post_grad_passes": False,
     "size_asserts": False,  # at every call; `compiled` checks what it is given
     "alignment_asserts": False,
+    "cpp.min_chunk_size": 8192,  # numbers a thread; for fewer it takes longer to wake it
     "cpp.vec_isa_ok": True,  # trying every kind of vectors takes seconds; should one not work, nothing is compiled
 }
 SAVED_OF_JOINED, SAVED_ELSEWHERE = 0.8, 0.65

@@ -16,8 +16,8 @@ from capbench.engine.lanes import LaneGroup
 
 CompileMode = Literal["auto", "on", "off"]
 
-LANES_A_BLOCK = {"cpu": 32, "cuda": 256}
-"""Lanes that a compiled step takes at once: on a CPU few, whose tensors stay in the cache."""
+LANES_A_BLOCK = {"cpu": (32, 128), "cuda": (256, 256)}
+"""Lanes that a compiled step takes at once, at the most: where smaller groups may follow, and where all are there."""
 FIRST_SECONDS, AGAIN_SECONDS = 8.0, 3.0
 """What compiling is taken to cost where the shape is new, and where the compiler finds its own work again."""
 ALMOST_FULL = 0.75
@@ -109,7 +109,8 @@ def lane_steps_ahead(group: LaneGroup, n_lanes: int, steps_left: int) -> float:
 
 
 def _lanes_a_block(group: LaneGroup, device: torch.device) -> int:
-    return min(max(2, len(group.trials)), LANES_A_BLOCK.get(device.type, LANES_A_BLOCK["cpu"]))
+    if_more, if_all = LANES_A_BLOCK.get(device.type, LANES_A_BLOCK["cpu"])
+    return min(max(2, len(group.trials)), if_more if group.n_ahead else if_all)
 
 
 def _shape(group: LaneGroup, block: int, device: torch.device) -> str:

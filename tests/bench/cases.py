@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from capbench import Architecture, Task
+from capbench.engine.compiling import Compiling
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
 from capbench.engine.stack import Batched, build_stack, make_module, make_problem
 from capbench.engine.step import Step
@@ -110,12 +111,12 @@ def loop_step(case: Case) -> Callable[[], None]:
     return step
 
 
-def engine_step(case: Case, block: int | None) -> Callable[[], None]:
-    """One step of all models of the case together; compiled in blocks where a block is given."""
-    pair = case.pair()
-    n_lanes = math.ceil(case.n_models / (block or 1)) * (block or 1)
-    trials = tuple(TrialSpec(case.load, seed, 0.01) for seed in range(n_lanes))
-    stack, _ = build_stack(LaneGroup(pair, pair.slots(trials[0]), trials), torch.device("cpu"))
+def engine_step(case: Case, compiling: Compiling) -> Callable[[], None]:
+    """One step of all models of the case together."""
+    pair, device = case.pair(), torch.device("cpu")
+    trials = tuple(TrialSpec(case.load, seed, 0.01) for seed in range(case.n_models))
+    group = LaneGroup(pair, pair.slots(trials[0]), trials)
+    stack, _ = build_stack(group, device)
     solver, number = Adam(), torch.tensor(10.0, dtype=torch.float64)
-    step, state = Step(Batched(pair, stack), solver, 1000, block), solver.init(stack.weights)
+    step, state = Step(Batched(pair, stack), solver, 1000, compiling.block(group, device)), solver.init(stack.weights)
     return lambda: step(stack, state, number)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from cases import CASES, Case, engine_step, loop_step
 
-from capbench.engine.compiling import LANES_A_BLOCK
+from capbench.engine.compiling import Compiling
 from capbench.engine.devices import keep_memory
 
 
@@ -28,13 +28,13 @@ def test_loop(benchmark, case: Case) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_eager(benchmark, case: Case) -> None:
     keep_memory()
-    measure(benchmark, case, "eager", engine_step(case, block=None), case.n_models)
+    measure(benchmark, case, "eager", engine_step(case, Compiling("off")), case.n_models)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_compiled(benchmark, case: Case) -> None:
     keep_memory()
-    step, started = engine_step(case, block=min(case.n_models, LANES_A_BLOCK["cpu"])), time.perf_counter()
+    step, started = engine_step(case, Compiling("on")), time.perf_counter()
     step()
     measure(benchmark, case, "compiled", step, case.n_models, compile_seconds=time.perf_counter() - started)
 

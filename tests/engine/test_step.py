@@ -218,15 +218,23 @@ def test_long_work_is_worth_compiling_and_less_is_where_the_shape_is_known(tmp_p
     def block(compiling: Compiling, seconds: float) -> int | None:
         return compiling.block_later(group, cpu, seconds, lambda: 0.5)
 
-    assert block(auto, 2.02 * FIRST_SECONDS) == LANES_A_BLOCK["cpu"]
+    assert block(auto, 2.02 * FIRST_SECONDS) == 100
     assert block(auto, 1.98 * FIRST_SECONDS) is None
     assert block(auto.elsewhere(group, cpu), 1.98 * FIRST_SECONDS) is None
     auto.remember(group, cpu)
     for chosen in (auto, auto.elsewhere(group, cpu)):
-        assert block(chosen, 2.02 * AGAIN_SECONDS) == LANES_A_BLOCK["cpu"]
+        assert block(chosen, 2.02 * AGAIN_SECONDS) == 100
         assert block(chosen, 1.98 * AGAIN_SECONDS) is None
     assert block(Compiling("auto"), 1.98 * FIRST_SECONDS) is None
     assert block(Compiling("off", tmp_path), 99 * FIRST_SECONDS) is None
+
+
+@pytest.mark.parametrize(("n_trials", "n_ahead", "place"), [(300, 0, 1), (300, 9, 0)])
+def test_blocks_are_smaller_where_smaller_groups_may_follow(n_trials: int, n_ahead: int, place: int) -> None:
+    trials = tuple(TrialSpec(40, seed, 0.01) for seed in range(n_trials))
+    group = LaneGroup(make_pair(steps=9), 64, trials, n_ahead)
+    assert Compiling("on").block(group, torch.device("cpu")) == LANES_A_BLOCK["cpu"][place]
+    assert Compiling("on").block(group.part(trials[:1]), torch.device("cpu")) == 2
 
 
 def test_what_compiling_saves_is_not_asked_where_it_cannot_be_enough() -> None:
@@ -284,7 +292,7 @@ def verdicts(mode: str):
     ]
     wild = TrialSpec(240, 999, 1e38)
     cost = train_group(
-        LaneGroup(pair, 1024, (*trials, wild)),
+        LaneGroup(pair, 1024, (*trials, wild), n_ahead=1),
         torch.device("cpu"),
         lambda t, _: ended.setdefault(TrialSpec(t.load, t.seed, t.learning_rate), t),
         lambda *_: None,
