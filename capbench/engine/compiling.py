@@ -11,8 +11,8 @@ from typing import Literal
 
 import torch
 
-from capbench.engine.compiled import Program
 from capbench.engine.lanes import LaneGroup
+from capbench.engine.program import Program
 
 CompileMode = Literal["auto", "on", "off"]
 

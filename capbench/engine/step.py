@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_structure, tree_unflatten
 
-from capbench.engine.compiled import Program, compiled, share_saved
 from capbench.engine.guard import is_out_of_memory
+from capbench.engine.program import Program, compiled, share_saved
 from capbench.engine.stack import Batched, Named, Stack
 from capbench.engine.traced import traced
 from capbench.solver import GradientSolver

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from capbench.engine.compiled import Program, compiled
 from capbench.engine.compiling import (
     AGAIN_SECONDS,
     FIRST_SECONDS,
@@ -25,6 +24,7 @@ from capbench.engine.compiling import (
     lanes_for,
 )
 from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
+from capbench.engine.program import Program, compiled
 from capbench.engine.step import TRACED_AFTER, CompileFailed
 from capbench.engine.traced import traced
 from capbench.engine.train import CONSIDERED_AT, train_group

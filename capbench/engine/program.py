@@ -1,4 +1,4 @@
-"""Compiling: a function of tensors as a program of few kernels; where that is asked, with its very numbers."""
+"""Programs: a function of tensors compiled to few kernels; where that is asked, with its very numbers."""
 
 from __future__ import annotations
 
