@@ -170,8 +170,8 @@ def _is_exact(node: Node) -> bool:
     tensors = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
     if any(isinstance(tensor, Tensor) and tensor.dtype in COARSE for tensor in tensors):
         return False
-    is_plain = node.kwargs.get("alpha", 1) == 1 and "rounding_mode" not in node.kwargs
-    return name in VIEWS or (name in EXACT and bool(is_plain))
+    is_plain = node.kwargs.keys().isdisjoint({"alpha", "rounding_mode", "reduce"})
+    return name in VIEWS or (name in EXACT and is_plain and not (name in ROUNDED and len(node.args) > 2))
 
 
 def _name(target: object) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -62,8 +62,12 @@ class Step:
         self.compile_seconds = 0.0
 
     def n_compiled(self, n_lanes: int) -> int:
-        """How many of so many lanes run in the compiled program: those that fill its blocks."""
-        return n_lanes - n_lanes % self.block if self.block else 0
+        """How many of so many lanes run in the compiled program: those that fill its blocks.
+
+        A block is given up where it would leave one lane alone, which takes other kernels than two.
+        """
+        rest = n_lanes % self.block if self.block else n_lanes
+        return n_lanes - rest - (self.block if self.block and rest == 1 else 0)
 
     def share_saved(self) -> float:
         """The share of the last step's time that compiling is taken to save; none where it cannot be traced."""
@@ -78,19 +82,18 @@ class Step:
     def __call__(self, stack: Stack, state: Named, step: Tensor) -> None:
         """One step; `step` is a 0-d tensor, so that its number is data and not part of the program."""
         self._last, n_lanes = stack, len(stack.weights)
-        if not self.n_compiled(n_lanes):
-            self._run_eager(stack, state, step)
-            return
-        for rows in _blocks(n_lanes, self.block or n_lanes):
-            part, part_state = stack.kept(rows), {name: tensor[rows] for name, tensor in state.items()}
-            (self._run_compiled if len(part.weights) == self.block else self._run_eager)(part, part_state, step)
+        n_compiled, block = self.n_compiled(n_lanes), self.block or n_lanes
+        for start in range(0, n_compiled, block):
+            self._run_compiled(*_rows(stack, state, slice(start, start + block)), step)
+        if n_compiled < n_lanes:
+            self._run_eager(*_rows(stack, state, slice(n_compiled, n_lanes)), step)
 
     def _run_eager(self, stack: Stack, state: Named, step: Tensor) -> None:
         gradient = self._traced_gradient(stack) if self._can_trace else self._gradient(stack)
         self._solver.update(stack.weights, gradient, state, stack.learning_rate, step, self._steps)
 
     def _run_compiled(self, stack: Stack, state: Named, step: Tensor) -> None:
-        if self.program is None:
+        if self.program is None and self.block is not None:
             self._compile(stack, state, step)
         if self.program is None:  # it could not be compiled
             self._run_eager(stack, state, step)
@@ -173,6 +176,8 @@ def _asked(stack: Stack) -> list[Tensor]:
     return [stack.weights, *stack.fixed.values(), *problem.inputs, problem.targets, problem.mask]
 
 
-def _blocks(n_lanes: int, size: int) -> Iterator[slice]:
-    """The rows of each block, the last one perhaps of fewer."""
-    return (slice(start, min(start + size, n_lanes)) for start in range(0, n_lanes, size))
+def _rows(stack: Stack, state: Named, rows: slice) -> tuple[Stack, Named]:
+    """Views of a stack and its optimiser state; themselves where these are all rows."""
+    if rows.stop - rows.start == len(stack.weights):
+        return stack, state
+    return stack.kept(rows), {name: tensor[rows] for name, tensor in state.items()}

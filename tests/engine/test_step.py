@@ -45,8 +45,8 @@ def make_pair(steps: int, dtype: str = "float32") -> Pair:
     return Pair(*plugins, Training(task.criterion, steps, dtype, stops_early=False))
 
 
-def train(compiling: str | Compiling, steps: int = 50, dtype: str = "float32"):
-    weights, trials = {}, tuple(TrialSpec(40, seed, 0.01) for seed in range(4))
+def train(compiling: str | Compiling, steps: int = 50, dtype: str = "float32", n_trials: int = 4):
+    weights, trials = {}, tuple(TrialSpec(40, seed, 0.01) for seed in range(n_trials))
     cost = train_group(
         LaneGroup(make_pair(steps, dtype), 64, trials),
         torch.device("cpu"),
@@ -89,6 +89,19 @@ def test_a_group_that_has_begun_eagerly_goes_on_compiled_with_the_same_numbers(m
     compiled, cost = train("auto", steps=CONSIDERED_AT + 40)
     assert (cost.lane_steps, cost.compiled_lane_steps) == (4 * (CONSIDERED_AT + 40), 4 * 40)
     assert same(eager, compiled)
+
+
+@compiles
+def test_no_lane_is_left_alone_beside_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lane alone would take other kernels than in company."""
+    monkeypatch.setattr("capbench.engine.compiling.FIRST_SECONDS", 0)
+    monkeypatch.setattr("capbench.engine.compiling.LANES_A_BLOCK", {"cpu": (4, 4)})
+    steps = CONSIDERED_AT + 100
+    for n_trials, n_compiled in ((9, 4), (10, 8), (5, 0)):
+        eager, _ = train("off", steps, n_trials=n_trials)
+        compiled, cost = train("auto", steps, n_trials=n_trials)
+        assert cost.compiled_lane_steps == 100 * n_compiled
+        assert same(eager, compiled)
 
 
 def test_other_numbers_than_the_eager_ones_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
