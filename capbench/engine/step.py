@@ -10,12 +10,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_structure, tree_unflatten
+from torch.utils._pytree import tree_structure, tree_unflatten
 
 from capbench.engine.guard import is_out_of_memory
 from capbench.engine.program import Program, compiled, share_saved
 from capbench.engine.stack import Batched, Named, Stack
-from capbench.engine.traced import traced
+from capbench.engine.traced import Traced, traced
 from capbench.solver import GradientSolver
 
 TRACED_AFTER = 400
@@ -35,8 +35,8 @@ class Step:
 
     Compiled, it runs over blocks of lanes of one fixed size: the shape stays the same when finished lanes leave, so
     that a pair is compiled once, and a block's tensors stay in the cache. `block` is that size, None where nothing is
-    compiled, and `program` the compiled step once there is one. Eager, its gradient is traced where lanes stay together
-    for long; `is_steady` says that none leaves before the last step.
+    compiled, and `program` the compiled step once there is one. Eager, it is traced where lanes stay together for long;
+    `is_steady` says that none leaves before the last step.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class Step:
         self.program = program
         self._last: Stack | None = None
         self._can_trace = batched.is_batched
-        self._shapes: tuple[torch.Size, ...] = ()
-        self._steps_of_shape = 0
+        self._place: tuple[object, ...] = ()
+        self._steps_there = 0
         self._traced_after = 0 if is_steady and steps > TRACED_AFTER else TRACED_AFTER
-        self._traced: Callable[..., Tensor] | None = None
+        self._traced: Traced | None = None
         self.compile_seconds = 0.0
 
     def n_compiled(self, n_lanes: int) -> int:
@@ -89,8 +89,9 @@ class Step:
             self._run_eager(*_rows(stack, state, slice(n_compiled, n_lanes)), step)
 
     def _run_eager(self, stack: Stack, state: Named, step: Tensor) -> None:
-        gradient = self._traced_gradient(stack) if self._can_trace else self._gradient(stack)
-        self._solver.update(stack.weights, gradient, state, stack.learning_rate, step, self._steps)
+        if self._can_trace and self._run_traced(stack, state, step):
+            return
+        self._solver.update(stack.weights, self._gradient(stack), state, stack.learning_rate, step, self._steps)
 
     def _run_compiled(self, stack: Stack, state: Named, step: Tensor) -> None:
         if self.program is None and self.block is not None:
@@ -98,7 +99,7 @@ class Step:
         if self.program is None:  # it could not be compiled
             self._run_eager(stack, state, step)
         else:
-            self.program(tree_leaves((_asked(stack), state, stack.learning_rate, step)))
+            self.program(_touched(stack, state, step))
 
     def _compile(self, stack: Stack, state: Named, step: Tensor) -> None:
         """Compiles the step and tries it once; where that fails, the step stays eager."""
@@ -114,21 +115,15 @@ class Step:
 
     def _compiled(self, stack: Stack, state: Named, step: Tensor) -> Program:
         """The whole step as a compiled program, tried on copies: on a CPU it must come to the eager step's numbers."""
-        tensors, structure = tree_flatten((_asked(stack), state, stack.learning_rate, step))
-        gradient = make_fx(self._gradient_of(stack))(*_asked(stack))
-
-        def whole(*given: Tensor) -> None:
-            asked, own_state, rate, number = tree_unflatten(list(given), structure)
-            self._solver.update(asked[0], gradient(*asked), own_state, rate, number, self._steps)
-
+        tensors = _touched(stack, state, step)
+        whole = self._whole(stack, state, make_fx(self._gradient_of(stack))(*_asked(stack)))
         is_exact = stack.weights.device.type == "cpu"
         program = compiled(whole, tensors, is_exact)
         tried, eager = ([tensor.clone() for tensor in tensors] for _ in range(2))
         program([*tried])
         with torch.no_grad():
             whole(*eager)
-        same = (torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in zip(tried, eager, strict=True))
-        if is_exact and not all(same):
+        if is_exact and not _are_same(tried, eager):
             raise RuntimeError(OTHER_NUMBERS)
         return program
 
@@ -139,25 +134,55 @@ class Step:
         parts = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
         return torch.cat([part.reshape(len(part), -1) for part in parts], dim=1)
 
-    def _traced_gradient(self, stack: Stack) -> Tensor:
-        """The same by the operations as they were written down for these shapes, once these have lasted."""
-        tensors = _asked(stack)
-        shapes = tuple(tensor.shape for tensor in tensors)
-        if shapes != self._shapes:
-            self._shapes, self._steps_of_shape, self._traced = shapes, 0, None
-        self._steps_of_shape += 1
-        if self._steps_of_shape <= self._traced_after:
-            return self._gradient(stack)
+    def _run_traced(self, stack: Stack, state: Named, step: Tensor) -> bool:
+        """The step by its operations as they were written down for these tensors; False before these have lasted."""
+        tensors, changed = _touched(stack, state, step), [stack.weights, *state.values()]
+        place = (*(tensor.shape for tensor in tensors), *(tensor.data_ptr() for tensor in changed))
+        if place != self._place:
+            self._place, self._steps_there, self._traced = place, 0, None
+        self._steps_there += 1
+        if self._steps_there <= self._traced_after:
+            return False
         if self._traced is None:
-            try:
-                self._traced = traced(self._gradient_of(stack), tensors)
-            except Exception as error:
-                if is_out_of_memory(error):
-                    raise
-                self._can_trace = False  # it does what cannot be written down, and may train all the same
-                return self._gradient(stack)
+            return self._trace(tensors, stack, state)
         with torch.no_grad():
-            return self._traced(*tensors)
+            self._traced(tensors)
+        return True
+
+    def _trace(self, tensors: list[Tensor], stack: Stack, state: Named) -> bool:
+        """Writes the step down and takes it; False where it cannot be.
+
+        It is taken eagerly as well, whose numbers hold on a CPU should the two differ.
+        """
+        whole, eager = self._whole(stack, state, self._gradient_of(stack)), [tensor.clone() for tensor in tensors]
+        try:
+            self._traced = traced(whole, tensors)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            self._can_trace = False  # it does what cannot be written down, and may train all the same
+            return False
+        whole(*eager)
+        with torch.no_grad():
+            self._traced(tensors)
+        if stack.weights.device.type == "cpu" and not _are_same(tensors, eager):
+            self._can_trace = False
+            for own, right in zip(tensors, eager, strict=True):
+                own.copy_(right)
+        return True
+
+    def _whole(self, stack: Stack, state: Named, gradient: Callable[..., Tensor]) -> Callable[..., None]:
+        """Gradient and update as a function of the tensors that they touch."""
+        n_asked, names = len(_asked(stack)), list(state)
+
+        def step(*given: Tensor) -> None:
+            asked, (*of_state, rate, number) = given[:n_asked], given[n_asked:]
+            own_state = dict(zip(names, of_state, strict=True))
+            self._solver.update(asked[0], gradient(*asked), own_state, rate, number, self._steps)
+            if any(own_state[name] is not tensor for name, tensor in zip(names, of_state, strict=True)):
+                raise TypeError(f"{self._solver.name} makes new tensors of its state, which are lost")
+
+        return step
 
     def _gradient_of(self, stack: Stack) -> Callable[..., Tensor]:
         """`_gradient` as a function of the tensors that it depends on, for tracing."""
@@ -174,6 +199,15 @@ def _asked(stack: Stack) -> list[Tensor]:
     """The tensors that a gradient depends on, the weights first."""
     problem = stack.problem  # by hand: a tree of tensors takes longer to walk than a small step to compute
     return [stack.weights, *stack.fixed.values(), *problem.inputs, problem.targets, problem.mask]
+
+
+def _touched(stack: Stack, state: Named, step: Tensor) -> list[Tensor]:
+    """The tensors that a step reads or changes, those of `_asked` first."""
+    return [*_asked(stack), *state.values(), stack.learning_rate, step]
+
+
+def _are_same(some: list[Tensor], others: list[Tensor]) -> bool:
+    return all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in zip(some, others, strict=True))
 
 
 def _rows(stack: Stack, state: Named, rows: slice) -> tuple[Stack, Named]:

@@ -65,17 +65,17 @@ def train(
     return ended
 
 
-def steps_replayed(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
-    """Has every step traced; the gradients that came out of traced operations, to be counted."""
-    gradients: list[Tensor] = []
+def steps_replayed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Has every step traced; grows with each step that was taken by traced operations."""
+    taken: list[int] = []
 
-    def watched(function: Callable[..., Tensor], tensors: Sequence[Tensor]) -> Callable[..., Tensor]:
+    def watched(function: Callable[..., None], tensors: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], None]:
         program = traced(function, tensors)
-        return lambda *given: gradients.append(program(*given)) or gradients[-1]
+        return lambda given: taken.append(len(taken)) or program(given)
 
     monkeypatch.setattr("capbench.engine.step.TRACED_AFTER", 0)
     monkeypatch.setattr("capbench.engine.step.traced", watched)
-    return gradients
+    return taken
 
 
 def test_there_are_four_tasks_and_eight_architectures() -> None:

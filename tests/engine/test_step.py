@@ -155,6 +155,33 @@ def test_where_tracing_fails_training_goes_on_without(monkeypatch: pytest.Monkey
     assert all(torch.equal(w, weights[seed][name]) for seed, named in plain.items() for name, w in named.items())
 
 
+def test_traced_numbers_other_than_the_eager_ones_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, _ = train("off", steps=30)
+    monkeypatch.setattr("capbench.engine.step.TRACED_AFTER", 0)
+    tried = []
+    monkeypatch.setattr("capbench.engine.step.traced", lambda *_: lambda given: tried.append(1) or given[0].add_(1e-7))
+    weights, _ = train("off", steps=30)
+    assert len(tried) == 1
+    assert same(plain, weights)
+
+
+class Rebinding(Adam):
+    """Makes new tensors of its state, which the contract does not allow and an eager step bears."""
+
+    def update(self, weights, gradient, state, learning_rate, step, steps) -> None:
+        super().update(weights, gradient, state, learning_rate, step, steps)
+        state["mean"] = state["mean"].clone()
+
+
+def test_a_solver_that_makes_new_tensors_of_its_state_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, _ = train("off", steps=30)
+    monkeypatch.setattr("capbench.engine.step.TRACED_AFTER", 0)
+    monkeypatch.setitem(globals(), "Adam", Rebinding)
+    assert same(plain, train("off", steps=30)[0])
+    with pytest.warns(CompileFailed, match="adam makes new tensors of its state"):
+        assert same(plain, train("on", steps=30)[0])
+
+
 def test_a_group_too_large_to_trace_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     def fill_memory(*_: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes")
