@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Any
 from typing import Protocol as Interface
 
+from capbench import crew
+from capbench.crew import Crew, Died, Line, Warned, crew_size
 from capbench.errors import (
     CapbenchError,
     ClusterUnavailable,
@@ -25,13 +29,15 @@ from capbench.interrupts import Interrupt, deferred
 from capbench.measurement import Progress, Share
 from capbench.registry import Registry
 from capbench.request import Request
-from capbench.results import Result
+from capbench.results import Result, Trial
 from capbench.runner import execute
 from capbench.store import Store
 from capbench.together import bundles, train_together
 
 FAULTS_OF_ALL = (RunInterrupted, StoreUnavailable, DeviceUnavailable, ClusterUnavailable, WorkersDiffer)
 """What would meet every job of a series, and ends it."""
+LISTEN_SECONDS = 0.5
+"""Between two looks at whether an end is asked for, while processes work."""
 GROWTH = 0.75
 """The time of a run is taken to grow with this power of its size, where no run of the size has been seen."""
 
@@ -63,6 +69,50 @@ class Ended:
         return self.result is not None and self.result.timing.trials_trained > 0
 
 
+@dataclass(frozen=True)
+class Heard:
+    """What the runner tells of a job that is under way in another process."""
+
+    name: str
+    words: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A job has begun in another process."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job went in another process."""
+
+    index: int
+    result: Result | None
+    reason: str
+    seconds: float
+
+
+class Teller:
+    """A progress listener in a process of a crew, which passes on what it hears."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def plan(self, solver: str, n_trials: int, n_reused: int) -> None:
+        """A round of a solver's trials begins."""
+        self._line.tell(Heard("plan", (solver, n_trials, n_reused)))
+
+    def trained(self, trial: Trial) -> None:
+        """A trial has ended."""
+        self._line.tell(Heard("trained", (trial,)))
+
+    def step(self, step: int, steps: int, n_alive: int) -> None:
+        """Training goes on."""
+        self._line.tell(Heard("step", (step, steps, n_alive)))
+
+
 class SeriesProgress(Interface):
     """Is told how a series goes."""
 
@@ -80,14 +130,20 @@ class SeriesProgress(Interface):
 def carry_out(jobs: Sequence[Job], registry: Registry, store: Store, progress: SeriesProgress) -> Iterator[Ended]:
     """Carries out the jobs, in order or several at once, and yields how each went as soon as it is known.
 
-    They share a workplace, which the first one names: a series has one device and one executor.
+    They share a workplace, which the first one names: a series has one device and one executor. On a CPU they are
+    carried out by as many processes as that is worth.
     """
     if not jobs:
         return
     workplace = open_workplace(jobs[0].request.where)
     workplace.prepare(plugin for job in jobs for plugin in job.request.plugins)
     series = Series(jobs, registry, store, progress, workplace)
-    yield from series.at_once() if workplace.n_runs_at_once > 1 else series.one_by_one()
+    if workplace.n_runs_at_once > 1:
+        yield from series.at_once()
+    elif (n_processes := crew_size(len(series.pieces), workplace.device)) > 1:
+        yield from series.by_processes(n_processes)
+    else:
+        yield from series.one_by_one()
 
 
 def in_order(ended: Iterable[Ended]) -> Iterator[Ended]:
@@ -111,6 +167,15 @@ class Series:
     progress: SeriesProgress
     workplace: Workplace
     done: list[Ended] = field(default_factory=list)
+    warned: dict[str | tuple[str, type[Warning], int], int] = field(default_factory=dict)
+    """What processes have warned of, as the warnings module notes it: one that several give is shown once."""
+
+    @property
+    def pieces(self) -> list[list[int]]:
+        """The places of jobs that one process had better carry out: those that are trained together, others alone."""
+        together = bundles([job.request for job in self.jobs])
+        alone = set(range(len(self.jobs))).difference(*together)
+        return sorted([*together, *([index] for index in alone)])
 
     def one_by_one(self) -> Iterator[Ended]:
         """In this thread, each job when the one before it has ended; those of a bundle are trained with its first."""
@@ -120,7 +185,7 @@ class Series:
             self.progress.begins(job, len(self.done), len(self.jobs))
             try:
                 if index in beginning:
-                    shares.update(self._train_together(beginning[index]))
+                    shares.update(self._train_together(beginning[index], self.store, self.progress.run))
                 share = shares.get(index, Share())
                 ended = _carry_out(
                     index, job, self.registry, self.store, self.progress.run, self.workplace, share=share
@@ -129,15 +194,74 @@ class Series:
                 raise self._interrupted(job.label) from None
             yield self._count(ended, self.jobs[index + 1 :], 1)
 
-    def _train_together(self, places: Sequence[int]) -> dict[int, Share]:
+    def _train_together(
+        self, places: Sequence[int], store: Store, listener: Progress, interrupt: Interrupt | None = None
+    ) -> dict[int, Share]:
         """What each of the jobs at these places has of their training; where it fails they are trained one by one."""
         requests = {place: self.jobs[place].request for place in places}
         try:
-            return train_together(requests, self.registry, self.store, self.progress.run, self.workplace)
+            return train_together(requests, self.registry, store, listener, self.workplace, interrupt)
         except FAULTS_OF_ALL:
             raise
         except Exception:  # noqa: BLE001 - the plugin border: what fails here fails again in the job, and is told there
             return {}
+
+    def by_processes(self, n_processes: int) -> Iterator[Ended]:
+        """By processes of this machine; this one hands out the jobs and listens."""
+        pieces = self.pieces
+        waiting, under_way = deque(range(len(pieces))), dict[int, list[int]]()
+        with deferred() as interrupt, Crew(n_processes, self._in_a_process, self.store.closed) as hands:
+            try:
+                while waiting or under_way:
+                    while waiting and hands.has_room:
+                        number = waiting.popleft()
+                        under_way[number] = list(pieces[number])
+                        hands.hand(number)
+                    for number, told in hands.hear(LISTEN_SECONDS):
+                        for ended in self._hear(told, under_way[number]):
+                            under_way[number].remove(ended.index)
+                            yield self._count(ended, self._left_after(ended), n_processes)
+                        if isinstance(told, (crew.Ended, Died)):
+                            del under_way[number]
+                    interrupt.check()
+            except (RunInterrupted, KeyboardInterrupt):
+                raise self._interrupted(f"{len(under_way)} of them") from None
+
+    def _hear(self, told: object, places: Sequence[int]) -> list[Ended]:
+        """Takes in what a process tells of the jobs at these places; returns those that have ended by it."""
+        match told:
+            case Begun(index):
+                self.progress.begins(self.jobs[index], len(self.done), len(self.jobs))
+            case Heard(name, words):
+                getattr(self.progress.run, name)(*words)
+            case Warned(message, category, file, line):
+                warnings.warn_explicit(message, category, file, line, registry=self.warned)
+            case Outcome(index, result, reason, seconds):
+                return [Ended(index, self.jobs[index], result, reason, seconds)]
+            case crew.Ended(fault) if fault is not None:
+                raise fault
+            case Died():
+                return [Ended(index, self.jobs[index], None, str(told), 0.0) for index in places]
+        return []
+
+    def _in_a_process(self, number: int, line: Line) -> None:
+        """Carries out a piece, in a process with a connection of its own to the store."""
+        places, store, listener = self.pieces[number], Store(self.store.path.parent), Teller(line)
+        line.tell(Begun(places[0]))
+        try:
+            shares = self._train_together(places, store, listener, line) if len(places) > 1 else {}
+            for index in places:
+                line.tell(Begun(index))
+                job, share = self.jobs[index], shares.get(index)
+                ended = _carry_out(index, job, self.registry, store, listener, self.workplace, line, share)
+                line.tell(Outcome(index, ended.result, ended.reason, ended.seconds))
+        finally:
+            store.close()
+
+    def _left_after(self, ended: Ended) -> list[Job]:
+        """The jobs that are not done when this one is."""
+        done = {each.index for each in (*self.done, ended)}
+        return [job for index, job in enumerate(self.jobs) if index not in done]
 
     def at_once(self) -> Iterator[Ended]:
         """A thread a job, as many as the workplace wants: they plan and store, the training is done elsewhere."""

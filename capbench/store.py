@@ -57,6 +57,10 @@ class Store:
         self.path = store_file(folder)
         with explained(self.path):
             folder.mkdir(parents=True, exist_ok=True)
+        self._connect()
+
+    def _connect(self) -> None:
+        with explained(self.path):
             self._db = sqlite3.connect(self.path, timeout=PATIENCE_SECONDS, isolation_level=None)
             patiently(self._open)
 
@@ -196,6 +200,15 @@ class Store:
     def close(self) -> None:
         """Lets go of the file."""
         self._db.close()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """A scope in which the file is let go of: SQLite must not be carried open into a forked process."""
+        self.close()
+        try:
+            yield
+        finally:
+            self._connect()
 
     @contextmanager
     def _change(self) -> Iterator[sqlite3.Connection]:

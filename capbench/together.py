@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
 from capbench.executors import Workplace
-from capbench.interrupts import deferred
+from capbench.interrupts import Interrupt, deferred
 from capbench.measurement import Measurement, Progress, Share
 from capbench.registry import Registry
 from capbench.request import Request
@@ -23,11 +24,16 @@ def bundles(requests: Sequence[Request]) -> list[list[int]]:
 
 
 def train_together(
-    requests: Mapping[int, Request], registry: Registry, store: Store, progress: Progress, workplace: Workplace
+    requests: Mapping[int, Request],
+    registry: Registry,
+    store: Store,
+    progress: Progress,
+    workplace: Workplace,
+    asked_to_end: Interrupt | None = None,
 ) -> dict[int, Share]:
     """Trains what is not stored of all these runs as one, and says what each has of it."""
     started, first = time.perf_counter(), next(iter(requests.values()))
-    with deferred() as interrupt:
+    with nullcontext(asked_to_end) if asked_to_end else deferred() as interrupt:
         run = Measurement(first, first.check(), registry, store, progress, workplace, interrupt)
         loads = [request.at for request in requests.values() if request.at is not None]
         points = [(load, seed) for load in loads for seed in range(run.protocol.seeds)]

@@ -32,6 +32,8 @@ PROBES = (2, 6)
 PROBE_SHARE = 0.7
 """Share of the free memory that measuring a peak may take: beyond it a machine is busy with finding memory."""
 CPU = torch.device("cpu")
+_n_sharing = 1
+"""Processes that take their memory from this machine's side by side, this one included."""
 MEMINFO = Path("/proc/meminfo")
 """Where Linux says what is free, with what it only keeps as a cache of files."""
 
@@ -83,10 +85,20 @@ def most_lanes(device: torch.device) -> int:
     return MOST_LANES.get(device.type, MOST_LANES["cpu"])
 
 
+def share_memory(n_processes: int) -> None:
+    """Says that so many processes train here side by side: each takes its part of what is free."""
+    global _n_sharing
+    _n_sharing = n_processes
+
+
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free on a device now."""
+    """Bytes that are free for this process on a device now."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    return _free_here() // _n_sharing
+
+
+def _free_here() -> int:
     if MEMINFO.exists():
         available = re.search(r"MemAvailable:\s+(\d+) kB", MEMINFO.read_text())
         if available:

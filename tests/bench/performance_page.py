@@ -100,7 +100,7 @@ def end_to_end_lines(timed: list[Timed]) -> list[str]:
 def row_line(timed: list[Timed]) -> str:
     """The row of a published table against the loop, the latter multiplied up from its steps."""
     by_variant = {t.info.get("variant"): t for t in timed}
-    row, by_workers = by_variant.get("row"), by_variant.get("row, two workers")
+    row, alone = by_variant.get("row"), by_variant.get("row, one process")
     loops = [t for t in timed if t.info.get("variant") == "loop"]
     if row is None or not loops:
         return "Not measured in this run."
@@ -111,15 +111,16 @@ def row_line(timed: list[Timed]) -> str:
     whole = step * row.info["models"] * row.info["steps"]
     sampled = sum(t.info["steps"] for t in loops)
     line = (
-        f"{row.info['models']} models of {row.info['steps']:,} steps took {row.median:.0f} s, all in. The loop takes "
+        f"{row.info['models']} models of {row.info['steps']:,} steps took {row.median:.0f} s, all in, by "
+        f"{row.info['processes']} processes, as is the default on as many cores. The loop takes "
         f"{1e3 * step:.1f} ms a step on average over the head counts ({sampled} steps timed, half of them before and "
         f"half after), so {whole:,.0f} s for the row. **Ratio: {whole / row.median:.0f}.**"
     )
-    if by_workers is None:
+    if alone is None:
         return line
     return (
-        f"{line} With `--executor ray` and a worker on each of the two cores it took {by_workers.median:.0f} s: "
-        f"**{whole / by_workers.median:.0f}.**"
+        f"{line} In one process, with `OMP_NUM_THREADS={alone.info['threads']}`, it took {alone.median:.0f} s: "
+        f"{whole / alone.median:.0f}."
     )
 
 

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capbench.crew import crew_size
 from capbench.protocols import protocol_named
 from capbench.recipe import Recipe, load_recipe
 from capbench.registry import load_registry
 from capbench.reproduce import reproduce
 from capbench.store import Store
-from tests.executors.nodes import two_nodes
 
 RECIPE, ROW = "dana2025-heads", "d10"
 N, D, BATCH = 50, 10, 256
@@ -97,26 +97,34 @@ def test_loop(benchmark, n_heads: int) -> None:
     time_loop(benchmark, n_heads)
 
 
-def time_row(benchmark, folder: Path, variant: str, where: dict[str, str]) -> None:
+def time_row(benchmark, folder: Path, variant: str) -> None:
     registry, store, sweep = load_registry(), Store(folder), row().sweeps[0]
     benchmark.group = "published row"
 
     def run() -> None:
-        (data,) = reproduce([row()], "standard", registry, store, Quiet(), lambda o: replace(o, device="cpu", **where))
+        (data,) = reproduce([row()], "standard", registry, store, Quiet(), lambda o: replace(o, device="cpu"))
         assert not data.failures()
 
     benchmark.pedantic(run, rounds=1)
     models, steps = len(HEADS) * (sweep.seeds or 1), protocol_named(sweep.protocol).steps
-    benchmark.extra_info.update(variant=variant, models=models, steps=steps, seeds=sweep.seeds)
+    benchmark.extra_info.update(
+        variant=variant,
+        models=models,
+        steps=steps,
+        seeds=sweep.seeds,
+        processes=crew_size(len(HEADS), torch.device("cpu")),
+        threads=torch.get_num_threads(),
+    )
 
 
-def test_row(benchmark, tmp_path: Path) -> None:
-    time_row(benchmark, tmp_path, "row", {})
+def test_row(benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    time_row(benchmark, tmp_path, "row")
 
 
-def test_row_by_two_workers(benchmark, tmp_path: Path) -> None:
-    with two_nodes(tmp_path / "site") as nodes:
-        time_row(benchmark, tmp_path / "store", "row, two workers", {"executor": "ray", "address": nodes.address})
+def test_row_in_one_process(benchmark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    time_row(benchmark, tmp_path, "row, one process")
 
 
 @pytest.mark.parametrize("n_heads", HEADS)
