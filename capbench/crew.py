@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import pickle
@@ -10,21 +11,24 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from capbench.engine.devices import MOST_THREADS
 from capbench.engine.memory import share_memory
-from capbench.errors import RunInterrupted
+from capbench.errors import RunFailed, RunInterrupted
 from capbench.interrupts import Interrupt
 
 Work = Callable[[int, "Line"], None]
 """Does the piece of that number, in a process of the crew."""
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""Where Linux says how much of its cores a container may use: microseconds of each period, or `max`."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,18 @@ def crew_size(n_pieces: int, device: torch.device) -> int:
     )
     if not is_free:
         return 1
-    n_cores = len(os.sched_getaffinity(0))
+    n_cores = _n_cores()
     size = min(n_cores, n_pieces)
     return size if 2 * size >= min(n_cores, MOST_THREADS) else 1
+
+
+def _n_cores() -> int:
+    """The cores that this process may use."""
+    n_cores = len(os.sched_getaffinity(0))
+    with suppress(OSError, ValueError):
+        used, period = QUOTA.read_text().split()
+        n_cores = min(n_cores, max(1, round(int(used) / int(period))))
+    return n_cores
 
 
 class Line(Interrupt):
@@ -118,6 +131,7 @@ class Crew(AbstractContextManager["Crew"]):
         self._size, self._work, self._apart = size, work, apart
         self._busy: list[Member] = []
         self._free: list[Member] = []
+        atexit.register(self._hang_up)  # Python waits for them at its end, should nobody have left the crew by then
 
     @property
     def has_room(self) -> bool:
@@ -131,10 +145,12 @@ class Crew(AbstractContextManager["Crew"]):
 
     def hand(self, piece: int) -> None:
         """Has a piece of work done."""
+        self._free = [member for member in self._free if member.process.is_alive()]
         member = self._free.pop() if self._free else self._fork()
         member.piece = piece
         self._busy.append(member)
-        member.line.send(piece)
+        with suppress(OSError):  # of one that has just died `hear` will tell
+            member.line.send(piece)
 
     def hear(self, seconds: float) -> Iterator[tuple[int, Any]]:
         """What is told of pieces, each with its number, after so many seconds at most."""
@@ -153,54 +169,63 @@ class Crew(AbstractContextManager["Crew"]):
                 self._free.append(member)
             yield member.piece, told
 
-    def __exit__(self, *_: object) -> None:
-        """Asks all processes to end, and waits: they end after their current step. An impatient user ends them."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Asks all processes to end, and waits: they end after their current step. Who is impatient ends them."""
         everybody = [*self._busy, *self._free]
-        for member in everybody:
-            member.line.close()
+        self._hang_up()
+        atexit.unregister(self._hang_up)
         try:
-            for member in everybody:
+            for member in everybody if kind is not KeyboardInterrupt else ():
                 member.process.join()
         finally:
             for member in everybody:
                 member.process.kill()
+                member.process.join()
+
+    def _hang_up(self) -> None:
+        for member in (*self._busy, *self._free):
+            member.line.close()
 
     def _fork(self) -> Member:
         here, there = multiprocessing.Pipe()
-        context = multiprocessing.get_context("fork")
-        process = context.Process(target=self._serve, args=(there, here))
+        process = multiprocessing.get_context("fork").Process(target=self._serve, args=(there, here))
         with self._apart(), warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", DeprecationWarning
-            )  # of forks beside threads: the child uses none of theirs
-            process.start()
+            warnings.filterwarnings("ignore", r".*fork\(\)")  # beside other threads: the child uses nothing of theirs
+            try:
+                process.start()
+            except OSError as error:
+                raise RunFailed(
+                    f"another process could not be started ({error.strerror}); OMP_NUM_THREADS=1 trains all in one"
+                ) from error
         there.close()
         return Member(process, here, -1)
 
     def _serve(self, connection: Connection, others_end: Connection) -> None:
         """The life of a process: pieces of work, until the line is closed."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # the process at the other end hears them, and closes the line
+        for number in (signal.SIGINT, signal.SIGTERM):  # the process at the other end hears them too, and hangs up
+            signal.signal(number, lambda *_: None)
         for end in (others_end, *(member.line for member in (*self._busy, *self._free))):
             end.close()
+        sys.stdout = sys.stderr = sys.__stderr__  # what stands in their place may draw a bar
         torch.set_num_threads(1)  # those that it had before the fork are not here
         share_memory(self._size)
         line = Line(connection)
         warnings.showwarning = lambda message, category, file, number, *_: line.tell(
             Warned(str(message), category if _travels(category) else UserWarning, file, number)
         )
-        while True:
-            try:
-                piece = connection.recv()
-            except (EOFError, OSError):
-                return
-            try:
-                self._work(piece, line)
-                line.tell(Ended())
-            except (KeyboardInterrupt, RunInterrupted):
-                return
-            except Exception as fault:  # noqa: BLE001 - told where it is dealt with
-                line.tell(Ended(fault if _travels(fault) else RuntimeError(f"{type(fault).__name__}: {fault}")))
+        with suppress(EOFError, OSError, KeyboardInterrupt, RunInterrupted):
+            while True:
+                line.tell(Ended(self._fault_of(connection.recv(), line)))
+
+    def _fault_of(self, piece: int, line: Line) -> Exception | None:
+        """Does a piece; the fault for which it was given up, if any."""
+        try:
+            self._work(piece, line)
+        except RunInterrupted:
+            raise
+        except Exception as fault:  # noqa: BLE001 - told where it is dealt with
+            return fault if _travels(fault) else RuntimeError(f"{type(fault).__name__}: {fault}")
+        return None
 
 
 def _travels(what: object) -> bool:

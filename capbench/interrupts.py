@@ -18,6 +18,11 @@ class Interrupt:
     def __init__(self) -> None:
         self._asked = False
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether an end was asked for."""
+        return self._asked
+
     def check(self) -> None:
         """Raises KeyboardInterrupt if an end was asked for; called where nothing is half done."""
         if self._asked:

@@ -167,8 +167,8 @@ class Series:
     progress: SeriesProgress
     workplace: Workplace
     done: list[Ended] = field(default_factory=list)
-    warned: dict[str | tuple[str, type[Warning], int], int] = field(default_factory=dict)
-    """What processes have warned of, as the warnings module notes it: one that several give is shown once."""
+    warned: set[Warned] = field(default_factory=set)
+    """What processes have warned of: what several say is shown once."""
 
     @property
     def pieces(self) -> list[list[int]]:
@@ -210,8 +210,8 @@ class Series:
         """By processes of this machine; this one hands out the jobs and listens."""
         pieces = self.pieces
         waiting, under_way = deque(range(len(pieces))), dict[int, list[int]]()
-        with deferred() as interrupt, Crew(n_processes, self._in_a_process, self.store.closed) as hands:
-            try:
+        try:
+            with deferred() as interrupt, Crew(n_processes, self._in_a_process, self.store.closed) as hands:
                 while waiting or under_way:
                     while waiting and hands.has_room:
                         number = waiting.popleft()
@@ -223,9 +223,10 @@ class Series:
                             yield self._count(ended, self._left_after(ended), n_processes)
                         if isinstance(told, (crew.Ended, Died)):
                             del under_way[number]
-                    interrupt.check()
-            except (RunInterrupted, KeyboardInterrupt):
-                raise self._interrupted(f"{len(under_way)} of them") from None
+                    if interrupt.is_asked:
+                        raise self._interrupted(f"{len(under_way)} of them")
+        except KeyboardInterrupt:  # asked for twice
+            raise self._interrupted(f"{len(under_way)} of them") from None
 
     def _hear(self, told: object, places: Sequence[int]) -> list[Ended]:
         """Takes in what a process tells of the jobs at these places; returns those that have ended by it."""
@@ -234,8 +235,9 @@ class Series:
                 self.progress.begins(self.jobs[index], len(self.done), len(self.jobs))
             case Heard(name, words):
                 getattr(self.progress.run, name)(*words)
-            case Warned(message, category, file, line):
-                warnings.warn_explicit(message, category, file, line, registry=self.warned)
+            case Warned() if told not in self.warned:
+                self.warned.add(told)
+                warnings.showwarning(told.message, told.category, told.file, told.line)
             case Outcome(index, result, reason, seconds):
                 return [Ended(index, self.jobs[index], result, reason, seconds)]
             case crew.Ended(fault) if fault is not None:
@@ -247,11 +249,12 @@ class Series:
     def _in_a_process(self, number: int, line: Line) -> None:
         """Carries out a piece, in a process with a connection of its own to the store."""
         places, store, listener = self.pieces[number], Store(self.store.path.parent), Teller(line)
-        line.tell(Begun(places[0]))
         try:
+            line.tell(Begun(places[0]))
             shares = self._train_together(places, store, listener, line) if len(places) > 1 else {}
             for index in places:
-                line.tell(Begun(index))
+                if index != places[0]:
+                    line.tell(Begun(index))
                 job, share = self.jobs[index], shares.get(index)
                 ended = _carry_out(index, job, self.registry, store, listener, self.workplace, line, share)
                 line.tell(Outcome(index, ended.result, ended.reason, ended.seconds))

@@ -36,6 +36,7 @@ CPU = torch.device("cpu")
 def threads_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(crew, "QUOTA", Path("/there/is/none"))
 
 
 def told_by(work: Callable[[int, Line], None], n_pieces: int, size: int = 2) -> list[tuple[int, object]]:
@@ -112,6 +113,19 @@ def test_a_process_that_dies_costs_its_piece_and_is_replaced() -> None:
     assert sorted(piece for piece, what in told if what == "done") == [2, 3]
 
 
+def test_a_process_that_died_with_nothing_to_do_costs_nothing() -> None:
+    with Crew(1, lambda _, line: line.tell(os.getpid()), nullcontext) as hands:
+        seen = []
+        for piece in range(3):
+            hands.hand(piece)
+            while hands.n_pieces:
+                seen += [what for _, what in hands.hear(1) if isinstance(what, int)]
+            if piece == 1:
+                os.kill(seen[-1], signal.SIGKILL)
+                time.sleep(0.2)
+    assert seen[0] == seen[1] != seen[2]
+
+
 def test_who_leaves_the_crew_leaves_nobody_behind() -> None:
     def work(piece: int, line: Line) -> None:
         line.tell(os.getpid())
@@ -134,7 +148,7 @@ from contextlib import nullcontext
 from capbench.crew import Crew
 
 def work(piece, line):
-    print(os.getpid(), flush=True)
+    line.tell(os.getpid())
     while True:
         line.check()
         time.sleep(0.01)
@@ -143,7 +157,8 @@ with Crew(2, work, nullcontext) as hands:
     hands.hand(0)
     hands.hand(1)
     while True:
-        list(hands.hear(1))
+        for _, pid in hands.hear(1):
+            print(pid, flush=True)
 """
 
 
@@ -166,11 +181,35 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-def test_how_many_processes_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+ABANDONED = """
+from contextlib import nullcontext
+from capbench.crew import Crew
+
+def left_halfway():
+    with Crew(1, lambda piece, line: None, nullcontext) as hands:
+        hands.hand(0)
+        yield from hands.hear(1)
+
+kept = left_halfway()
+next(kept)
+raise SystemExit(7)
+"""
+
+
+def test_a_crew_that_nobody_leaves_ends_with_its_process() -> None:
+    assert subprocess.run([sys.executable, "-c", ABANDONED], timeout=60, check=False).returncode == 7
+
+
+def test_how_many_processes_there_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert [crew_size(n, CPU) for n in (0, 1, 2, 7)] == [1, 1, 2, 2]
     assert crew_size(7, torch.device("cuda")) == 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(32)))
     assert [crew_size(n, CPU) for n in (3, 4, 50)] == [1, 4, 32]
+    quota = tmp_path / "cpu.max"
+    monkeypatch.setattr(crew, "QUOTA", quota)
+    for text, n_cores in (("250000 100000", 2), ("max 100000", 32), ("5000 100000", 1)):
+        quota.write_text(text)
+        assert crew_size(50, CPU) == n_cores
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert crew_size(50, CPU) == 1
 
@@ -225,7 +264,7 @@ def test_the_documents_are_those_of_one_process(tmp_path: Path) -> None:
     assert len(heard.words("trained")) == 6
     assert len(heard.words("ended")) == 3
     assert heard.words("ended")[-1][1] in (None, 0)
-    assert {job.label for job, *_ in heard.words("begins")} == {each.job.label for each in ended}
+    assert sorted(job.label for job, *_ in heard.words("begins")) == sorted(each.job.label for each in ended)
 
 
 def test_runs_that_differ_in_their_load_are_still_trained_together(tmp_path: Path) -> None:
@@ -287,6 +326,19 @@ def test_ctrl_c_ends_all_processes_and_says_how_to_go_on(tmp_path: Path) -> None
         ended = list(carry_out(jobs(4, heads=(1, 2)), REGISTRY, store, Listener()))
     assert ended[0].result is not None
     assert sum(each.result.timing.trials_reused for each in ended if each.result) >= 2
+
+
+def test_ctrl_c_twice_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Impatient(Listener):
+        def begins(self, *_: object) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(series, "execute", lambda *_: time.sleep(120))
+    started = time.monotonic()
+    with opened(tmp_path) as store, pytest.raises(RunInterrupted, match=r"0 of 2 runs done"):
+        list(carry_out(jobs(4), REGISTRY, store, Impatient()))
+    assert time.monotonic() - started < 60
 
 
 def test_the_store_is_not_carried_open_into_another_process(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ OPTIONS = (
         type=click.Choice(["local", "ray"]),
         default="local",
         show_default=True,
-        help="Train in this process, or on a Ray cluster.",
+        help="Train on this machine, or on a Ray cluster.",
     ),
     click.option(
         "--address",

@@ -23,7 +23,7 @@ TRACED_AFTER = 400
 the next shape must be traced anew; so no more is ever lost than a trace costs. Where no lane leaves before the end,
 that end tells at once."""
 
-OTHER_NUMBERS = "compiled, it does not come to the same numbers"
+OTHER_NUMBERS = "it does not come to the same numbers"
 
 
 class CompileFailed(UserWarning):
@@ -83,6 +83,8 @@ class Step:
         """One step; `step` is a 0-d tensor, so that its number is data and not part of the program."""
         self._last, n_lanes = stack, len(stack.weights)
         n_compiled, block = self.n_compiled(n_lanes), self.block or n_lanes
+        if n_compiled == n_lanes:
+            self._traced = None  # its memory is wanted elsewhere
         for start in range(0, n_compiled, block):
             self._run_compiled(*_rows(stack, state, slice(start, start + block)), step)
         if n_compiled < n_lanes:
@@ -124,7 +126,7 @@ class Step:
         with torch.no_grad():
             whole(*eager)
         if is_exact and not _are_same(tried, eager):
-            raise RuntimeError(OTHER_NUMBERS)
+            raise RuntimeError("compiled, " + OTHER_NUMBERS)
         return program
 
     def _gradient(self, stack: Stack) -> Tensor:
@@ -144,31 +146,33 @@ class Step:
         if self._steps_there <= self._traced_after:
             return False
         if self._traced is None:
-            return self._trace(tensors, stack, state)
+            return self._trace(self._whole(stack, state, self._gradient_of(stack)), tensors, changed)
         with torch.no_grad():
             self._traced(tensors)
         return True
 
-    def _trace(self, tensors: list[Tensor], stack: Stack, state: Named) -> bool:
-        """Writes the step down and takes it; False where it cannot be.
+    def _trace(self, whole: Callable[..., None], tensors: list[Tensor], changed: list[Tensor]) -> bool:
+        """Writes the step down and takes it; False, and nothing is changed, where that cannot be.
 
-        It is taken eagerly as well, whose numbers hold on a CPU should the two differ.
+        On a CPU it must come to the eager step's numbers.
         """
-        whole, eager = self._whole(stack, state, self._gradient_of(stack)), [tensor.clone() for tensor in tensors]
+        before, eager = ([tensor.clone() for tensor in some] for some in (changed, tensors))
         try:
-            self._traced = traced(whole, tensors)
+            if tensors[0].device.type == "cpu":
+                whole(*eager)
+            program = traced(whole, tensors, changed)
+            with torch.no_grad():
+                program(tensors)
+            if tensors[0].device.type == "cpu" and not _are_same(tensors, eager):
+                raise RuntimeError("traced, " + OTHER_NUMBERS)
         except Exception as error:
+            for tensor, former in zip(changed, before, strict=True):
+                tensor.copy_(former)
             if is_out_of_memory(error):
                 raise
             self._can_trace = False  # it does what cannot be written down, and may train all the same
             return False
-        whole(*eager)
-        with torch.no_grad():
-            self._traced(tensors)
-        if stack.weights.device.type == "cpu" and not _are_same(tensors, eager):
-            self._can_trace = False
-            for own, right in zip(tensors, eager, strict=True):
-                own.copy_(right)
+        self._traced = program
         return True
 
     def _whole(self, stack: Stack, state: Named, gradient: Callable[..., Tensor]) -> Callable[..., None]:
@@ -179,7 +183,7 @@ class Step:
             asked, (*of_state, rate, number) = given[:n_asked], given[n_asked:]
             own_state = dict(zip(names, of_state, strict=True))
             self._solver.update(asked[0], gradient(*asked), own_state, rate, number, self._steps)
-            if any(own_state[name] is not tensor for name, tensor in zip(names, of_state, strict=True)):
+            if [*own_state] != names or any(a is not b for a, b in zip(own_state.values(), of_state, strict=True)):
                 raise TypeError(f"{self._solver.name} makes new tensors of its state, which are lost")
 
         return step

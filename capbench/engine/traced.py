@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -23,26 +24,28 @@ FILLED = frozenset({
 """Of a tensor that they are given they take the form, and none of its numbers."""
 
 
-def traced(function: Callable[..., None], tensors: Sequence[Tensor]) -> Traced:
+def traced(function: Callable[..., None], tensors: Sequence[Tensor], changed: Sequence[Tensor]) -> Traced:
     """A function that changes some of its tensors, for tensors of these shapes and those very ones to be changed.
 
     The same operations in the same order, so the same numbers, without asking vmap and autograd what comes next: in a
-    small group that question takes a good part of a step.
+    small group that question takes a good part of a step. Raises NotImplementedError where that cannot be promised:
+    where shapes depend on numbers, or others of the tensors are changed.
     """
     copies = [tensor.clone() for tensor in tensors]  # tracing carries the function out
     graph = make_fx(function)(*copies).graph
     graph.eliminate_dead_code()
     for node in graph.nodes:
+        _refuse_unsteady(node)
         if node.target in IN_PLACE and _is_own(node.args[0]):
             node.target = IN_PLACE[node.target]
     with torch.no_grad():
-        return Traced(graph, tensors)
+        return Traced(graph, tensors, changed)
 
 
 class Traced:
     """Calls in their order. Every result has its place in memory from the start, so every view of it is made once."""
 
-    def __init__(self, graph: Graph, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, graph: Graph, tensors: Sequence[Tensor], changed: Sequence[Tensor]) -> None:
         self._calls: list[Callable[[], object]] = []
         self._values: dict[Node, Any] = {}
         self._memory = _Memory()
@@ -56,9 +59,11 @@ class Traced:
         ends = _ends(graph, self._roots)
         for node in graph.nodes:
             if node.op == "placeholder":
-                self._receive(node, *next(given))
+                self._receive(node, *next(given), changed)
             elif node.op == "get_attr":
                 self._values[node] = getattr(graph.owning_module, node.target)
+                if node in self._changed:
+                    raise NotImplementedError("it changes a tensor that it is not given")
                 self._constant.add(node)
             elif node.op == "call_function":
                 self._write_down(node)
@@ -77,8 +82,10 @@ class Traced:
         for call in self._calls:
             call()
 
-    def _receive(self, node: Node, place: int, tensor: Tensor) -> None:
+    def _receive(self, node: Node, place: int, tensor: Tensor, changed: Sequence[Tensor]) -> None:
         if node in self._changed:
+            if not any(tensor is each for each in changed):
+                raise NotImplementedError(f"it changes the tensor at place {place}")
             self._values[node] = tensor
         else:
             self._values[node] = tensor.clone()
@@ -108,7 +115,7 @@ class Traced:
         form = node.meta["val"]
         if isinstance(form, Tensor):
             return self._memory.take(node, form)
-        return tuple(self._memory.take(node, each) for each in form)
+        return tuple(each if each is None else self._memory.take(node, each) for each in form)
 
 
 class _Memory:
@@ -141,21 +148,27 @@ def _filling(operation: OpOverload, args: Any, kwargs: Any, place: Any) -> Calla
         return partial(place.zero_)
     places = place if isinstance(place, tuple) else (place,)
     into = _into(operation)
-    if into is not None:
+    if into is not None and None not in places:
         writing, names = into
         return partial(writing, *args, **kwargs, **dict(zip(names, places, strict=True)))
 
     def carried_over() -> None:
         result = operation(*args, **kwargs)
         for own, made in zip(places, result if isinstance(result, (tuple, list)) else (result,), strict=True):
-            own.copy_(made)
+            if own is not None:
+                own.copy_(made)
 
     return carried_over
 
 
 @cache
 def _into(operation: OpOverload) -> tuple[OpOverload, list[str]] | None:
-    """The same operation with its results left where one says, and the names under which one says it."""
+    """The same operation with its results left where one says, and the names under which one says it.
+
+    None where there is no such operation, or a result is a list of tensors.
+    """
+    if any(str(each.type) != "Tensor" for each in operation._schema.returns):
+        return None
     wanted = [(each.name, str(each.type)) for each in operation._schema.arguments]
     for name in operation.overloadpacket.overloads():
         other = getattr(operation.overloadpacket, name)
@@ -197,8 +210,22 @@ def _changes(node: Node) -> bool:
 def _is_view(target: object) -> bool:
     """Whether a result is in the memory of what was given; parts of several results are, too."""
     if not isinstance(target, OpOverload):
-        return True
+        return target is operator.getitem
     return target is aten._unsafe_view.default or any(each.alias_info for each in target._schema.returns)
+
+
+def _refuse_unsteady(node: Node) -> None:
+    """Raises where an operation is not one of torch's own, or the shape of its result depends on numbers."""
+    if node.op != "call_function" or node.target is operator.getitem:
+        return
+    if not isinstance(node.target, OpOverload):
+        raise NotImplementedError(f"{node.target} is more than an operation")
+    is_steady = torch.Tag.dynamic_output_shape not in node.target.tags
+    if node.target is aten.index.Tensor:  # only where some elements are chosen by truths
+        chosen = [each.meta["val"].dtype for each in node.all_input_nodes[1:]]
+        is_steady = not {torch.bool, torch.uint8}.intersection(chosen)
+    if not is_steady:
+        raise NotImplementedError(f"the shape of what {node.target} returns depends on numbers")
 
 
 def _is_certain(node: Node) -> bool:

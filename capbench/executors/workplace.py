@@ -21,7 +21,7 @@ from capbench.where import Where
 
 @dataclass(frozen=True)
 class ThisMachine:
-    """One device of this machine: one run after the other, in this process."""
+    """One device of this machine, trained on by this process."""
 
     device: torch.device
     n_runs_at_once: int = 1

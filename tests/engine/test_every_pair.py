@@ -69,8 +69,8 @@ def steps_replayed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Has every step traced; grows with each step that was taken by traced operations."""
     taken: list[int] = []
 
-    def watched(function: Callable[..., None], tensors: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], None]:
-        program = traced(function, tensors)
+    def watched(*asked: object) -> Callable[[Sequence[Tensor]], None]:
+        program = traced(*asked)
         return lambda given: taken.append(len(taken)) or program(given)
 
     monkeypatch.setattr("capbench.engine.step.TRACED_AFTER", 0)

@@ -173,10 +173,21 @@ class Rebinding(Adam):
         state["mean"] = state["mean"].clone()
 
 
-def test_a_solver_that_makes_new_tensors_of_its_state_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+class Adding(Adam):
+    """Adds to its state as it goes."""
+
+    def update(self, weights, gradient, state, learning_rate, step, steps) -> None:
+        super().update(weights, gradient, state, learning_rate, step, steps)
+        state.setdefault("count", torch.zeros(len(weights))).add_(1)
+
+
+@pytest.mark.parametrize("solver", [Rebinding, Adding])
+def test_a_solver_that_makes_new_tensors_of_its_state_loses_none(
+    solver: type[Adam], monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain, _ = train("off", steps=30)
     monkeypatch.setattr("capbench.engine.step.TRACED_AFTER", 0)
-    monkeypatch.setitem(globals(), "Adam", Rebinding)
+    monkeypatch.setitem(globals(), "Adam", solver)
     assert same(plain, train("off", steps=30)[0])
     with pytest.warns(CompileFailed, match="adam makes new tensors of its state"):
         assert same(plain, train("on", steps=30)[0])
@@ -196,7 +207,8 @@ def test_a_step_is_traced_once_its_lanes_have_stayed_together_and_anew_when_some
 ) -> None:
     seen = []
     monkeypatch.setattr(
-        "capbench.engine.step.traced", lambda f, tensors: seen.append(len(tensors[0])) or traced(f, tensors)
+        "capbench.engine.step.traced",
+        lambda f, tensors, changed: seen.append(len(tensors[0])) or traced(f, tensors, changed),
     )
     train("off", steps=TRACED_AFTER)
     assert seen == []
