@@ -42,7 +42,7 @@ class Warned:
 
 
 @dataclass(frozen=True)
-class Ended:
+class Done:
     """A piece of work has come to its end: done, or given up for a fault."""
 
     fault: Exception | None = None
@@ -164,7 +164,7 @@ class Crew(AbstractContextManager["Crew"]):
                 member.process.join()
                 yield member.piece, Died(member.process.exitcode or 0)
                 continue
-            if isinstance(told, Ended):
+            if isinstance(told, Done):
                 self._busy.remove(member)
                 self._free.append(member)
             yield member.piece, told
@@ -215,7 +215,7 @@ class Crew(AbstractContextManager["Crew"]):
         )
         with suppress(EOFError, OSError, KeyboardInterrupt, RunInterrupted):
             while True:
-                line.tell(Ended(self._fault_of(connection.recv(), line)))
+                line.tell(Done(self._fault_of(connection.recv(), line)))
 
     def _fault_of(self, piece: int, line: Line) -> Exception | None:
         """Does a piece; the fault for which it was given up, if any."""

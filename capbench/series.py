@@ -10,11 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
 from typing import Protocol as Interface
 
-from capbench import crew
-from capbench.crew import Crew, Died, Line, Warned, crew_size
+from capbench.crew import Crew, Died, Done, Line, Warned, crew_size
 from capbench.errors import (
     CapbenchError,
     ClusterUnavailable,
@@ -29,9 +27,10 @@ from capbench.interrupts import Interrupt, deferred
 from capbench.measurement import Progress, Share
 from capbench.registry import Registry
 from capbench.request import Request
-from capbench.results import Result, Trial
+from capbench.results import Result
 from capbench.runner import execute
 from capbench.store import Store
+from capbench.telling import Begun, Heard, Outcome, Teller
 from capbench.together import bundles, train_together
 
 FAULTS_OF_ALL = (RunInterrupted, StoreUnavailable, DeviceUnavailable, ClusterUnavailable, WorkersDiffer)
@@ -67,50 +66,6 @@ class Ended:
     def has_trained(self) -> bool:
         """Whether its time says anything of the jobs to come: what is read from the store takes none."""
         return self.result is not None and self.result.timing.trials_trained > 0
-
-
-@dataclass(frozen=True)
-class Heard:
-    """What the runner tells of a job that is under way in another process."""
-
-    name: str
-    words: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Begun:
-    """A job has begun in another process."""
-
-    index: int
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a job went in another process."""
-
-    index: int
-    result: Result | None
-    reason: str
-    seconds: float
-
-
-class Teller:
-    """A progress listener in a process of a crew, which passes on what it hears."""
-
-    def __init__(self, line: Line) -> None:
-        self._line = line
-
-    def plan(self, solver: str, n_trials: int, n_reused: int) -> None:
-        """A round of a solver's trials begins."""
-        self._line.tell(Heard("plan", (solver, n_trials, n_reused)))
-
-    def trained(self, trial: Trial) -> None:
-        """A trial has ended."""
-        self._line.tell(Heard("trained", (trial,)))
-
-    def step(self, step: int, steps: int, n_alive: int) -> None:
-        """Training goes on."""
-        self._line.tell(Heard("step", (step, steps, n_alive)))
 
 
 class SeriesProgress(Interface):
@@ -221,7 +176,7 @@ class Series:
                         for ended in self._hear(told, under_way[number]):
                             under_way[number].remove(ended.index)
                             yield self._count(ended, self._left_after(ended), n_processes)
-                        if isinstance(told, (crew.Ended, Died)):
+                        if isinstance(told, (Done, Died)):
                             del under_way[number]
                     if interrupt.is_asked:
                         raise self._interrupted(f"{len(under_way)} of them")
@@ -240,7 +195,7 @@ class Series:
                 warnings.showwarning(told.message, told.category, told.file, told.line)
             case Outcome(index, result, reason, seconds):
                 return [Ended(index, self.jobs[index], result, reason, seconds)]
-            case crew.Ended(fault) if fault is not None:
+            case Done(fault) if fault is not None:
                 raise fault
             case Died():
                 return [Ended(index, self.jobs[index], None, str(told), 0.0) for index in places]

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from capbench import crew, series
-from capbench.crew import Crew, Died, Line, Warned, crew_size
+from capbench.crew import Crew, Died, Done, Line, Warned, crew_size
 from capbench.engine.memory import free_memory
 from capbench.errors import RunInterrupted, StoreUnavailable
 from capbench.options import RunOptions, build_request
@@ -56,7 +56,7 @@ def test_pieces_are_done_by_as_many_processes_and_each_tells_of_its_own() -> Non
         line.tell((os.getpid(), torch.get_num_threads()))
 
     told = told_by(work, 6)
-    assert sorted(piece for piece, what in told if what == crew.Ended()) == list(range(6))
+    assert sorted(piece for piece, what in told if what == Done()) == list(range(6))
     seen = {piece: what for piece, what in told if isinstance(what, tuple)}
     assert len({pid for pid, _ in seen.values()}) == 2
     assert os.getpid() not in {pid for pid, _ in seen.values()}
@@ -83,7 +83,7 @@ def test_faults_are_told_and_their_process_goes_on() -> None:
         line.tell(os.getpid())
 
     told = told_by(work, 3, size=1)
-    faults = [what.fault for _, what in told if isinstance(what, crew.Ended)]
+    faults = [what.fault for _, what in told if isinstance(what, Done)]
     assert [type(fault) for fault in faults] == [StoreUnavailable, RuntimeError, type(None)]
     assert str(faults[1]) == "Unsendable: 1"
 

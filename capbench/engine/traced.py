@@ -24,11 +24,15 @@ FILLED = frozenset({
 """Of a tensor that they are given they take the form, and none of its numbers."""
 
 
+class CannotTrace(Exception):
+    """What is written down would not be what is done later."""
+
+
 def traced(function: Callable[..., None], tensors: Sequence[Tensor], changed: Sequence[Tensor]) -> Traced:
     """A function that changes some of its tensors, for tensors of these shapes and those very ones to be changed.
 
     The same operations in the same order, so the same numbers, without asking vmap and autograd what comes next: in a
-    small group that question takes a good part of a step. Raises NotImplementedError where that cannot be promised:
+    small group that question takes a good part of a step. Raises CannotTrace where that cannot be promised:
     where shapes depend on numbers, or others of the tensors are changed.
     """
     copies = [tensor.clone() for tensor in tensors]  # tracing carries the function out
@@ -63,7 +67,7 @@ class Traced:
             elif node.op == "get_attr":
                 self._values[node] = getattr(graph.owning_module, node.target)
                 if node in self._changed:
-                    raise NotImplementedError("it changes a tensor that it is not given")
+                    raise CannotTrace("it changes a tensor that it is not given")
                 self._constant.add(node)
             elif node.op == "call_function":
                 self._write_down(node)
@@ -85,7 +89,7 @@ class Traced:
     def _receive(self, node: Node, place: int, tensor: Tensor, changed: Sequence[Tensor]) -> None:
         if node in self._changed:
             if not any(tensor is each for each in changed):
-                raise NotImplementedError(f"it changes the tensor at place {place}")
+                raise CannotTrace(f"it changes the tensor at place {place}")
             self._values[node] = tensor
         else:
             self._values[node] = tensor.clone()
@@ -203,7 +207,7 @@ def _changes(node: Node) -> bool:
         return False
     written = [each.name for each in node.target._schema.arguments if each.alias_info and each.alias_info.is_write]
     if written != [node.target._schema.arguments[0].name] or not isinstance(node.args[0], Node):
-        raise NotImplementedError(f"{node.target} changes {', '.join(written)}")
+        raise CannotTrace(f"{node.target} changes {', '.join(written)}")
     return True
 
 
@@ -219,13 +223,13 @@ def _refuse_unsteady(node: Node) -> None:
     if node.op != "call_function" or node.target is operator.getitem:
         return
     if not isinstance(node.target, OpOverload):
-        raise NotImplementedError(f"{node.target} is more than an operation")
+        raise CannotTrace(f"{node.target} is more than an operation")
     is_steady = torch.Tag.dynamic_output_shape not in node.target.tags
     if node.target is aten.index.Tensor:  # only where some elements are chosen by truths
         chosen = [each.meta["val"].dtype for each in node.all_input_nodes[1:]]
         is_steady = not {torch.bool, torch.uint8}.intersection(chosen)
     if not is_steady:
-        raise NotImplementedError(f"the shape of what {node.target} returns depends on numbers")
+        raise CannotTrace(f"the shape of what {node.target} returns depends on numbers")
 
 
 def _is_certain(node: Node) -> bool:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from capbench.engine.traced import traced
+from capbench.engine.traced import CannotTrace, traced
 
 
 def tensors() -> list[Tensor]:
@@ -180,5 +180,5 @@ def branches(total: Tensor, x: Tensor) -> None:
 )
 def test_what_would_come_to_other_numbers_later_is_refused(function: Callable[..., None]) -> None:
     total, x = torch.zeros(4), torch.randn(4, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(CannotTrace):
         traced(function, [total, x], [total])
