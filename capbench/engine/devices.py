@@ -50,6 +50,12 @@ def keep_memory() -> None:
             libc.mallopt(parameter, value)
 
 
+def release_memory() -> None:
+    """Has the C library give back what it keeps, where something else will take its place."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
 def use_fitting_threads() -> None:
     """Uses eight threads at most: the tensors are small, and more threads wait for each other longer than they work.
 

@@ -156,7 +156,8 @@ class Step:
 
         On a CPU it must come to the eager step's numbers.
         """
-        before, eager = ([tensor.clone() for tensor in some] for some in (changed, tensors))
+        before = [tensor.clone() for tensor in changed]
+        eager = [tensor.clone() if tensor.dim() == 0 or _is_among(tensor, changed) else tensor for tensor in tensors]
         try:
             if tensors[0].device.type == "cpu":
                 whole(*eager)
@@ -208,6 +209,10 @@ def _asked(stack: Stack) -> list[Tensor]:
 def _touched(stack: Stack, state: Named, step: Tensor) -> list[Tensor]:
     """The tensors that a step reads or changes, those of `_asked` first."""
     return [*_asked(stack), *state.values(), stack.learning_rate, step]
+
+
+def _is_among(tensor: Tensor, others: list[Tensor]) -> bool:
+    return any(tensor is other for other in others)
 
 
 def _are_same(some: list[Tensor], others: list[Tensor]) -> bool:

@@ -14,6 +14,8 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from capbench.engine.devices import release_memory
+
 aten = torch.ops.aten
 IN_PLACE = {aten.scatter_add.default: aten.scatter_add_.default, aten.index_put.default: aten.index_put_.default}
 COPIES = frozenset({aten.clone.default, aten._to_copy.default})
@@ -42,14 +44,21 @@ def traced(function: Callable[..., None], tensors: Sequence[Tensor], changed: Se
         _refuse_unsteady(node)
         if node.target in IN_PLACE and _is_own(node.args[0]):
             node.target = IN_PLACE[node.target]
+    for place, tensor in enumerate(tensors):
+        if any(tensor is each for each in changed):
+            copies[place] = tensor
+    release_memory()  # results have places of their own from now on
     with torch.no_grad():
-        return Traced(graph, tensors, changed)
+        return Traced(graph, tensors, copies)
 
 
 class Traced:
-    """Calls in their order. Every result has its place in memory from the start, so every view of it is made once."""
+    """Calls in their order. Every result has its place in memory from the start, so every view of it is made once.
 
-    def __init__(self, graph: Graph, tensors: Sequence[Tensor], changed: Sequence[Tensor]) -> None:
+    They work on tensors of their `own`: copies of those that are given, or these themselves where they are changed.
+    """
+
+    def __init__(self, graph: Graph, tensors: Sequence[Tensor], own: Sequence[Tensor]) -> None:
         self._calls: list[Callable[[], object]] = []
         self._values: dict[Node, Any] = {}
         self._memory = _Memory()
@@ -59,11 +68,12 @@ class Traced:
         self._lent: list[tuple[int, Tensor]] = []
         self._last = list(tensors)
         """The tensors of the last call."""
-        given = iter(enumerate(tensors))
+        places = iter(range(len(tensors)))
         ends = _ends(graph, self._roots)
         for node in graph.nodes:
             if node.op == "placeholder":
-                self._receive(node, *next(given), changed)
+                place = next(places)
+                self._receive(node, place, own[place])
             elif node.op == "get_attr":
                 self._values[node] = getattr(graph.owning_module, node.target)
                 if node in self._changed:
@@ -86,14 +96,13 @@ class Traced:
         for call in self._calls:
             call()
 
-    def _receive(self, node: Node, place: int, tensor: Tensor, changed: Sequence[Tensor]) -> None:
+    def _receive(self, node: Node, place: int, own: Tensor) -> None:
+        self._values[node] = own
+        if own is self._last[place]:
+            return
         if node in self._changed:
-            if not any(tensor is each for each in changed):
-                raise CannotTrace(f"it changes the tensor at place {place}")
-            self._values[node] = tensor
-        else:
-            self._values[node] = tensor.clone()
-            self._lent.append((place, self._values[node]))
+            raise CannotTrace(f"it changes the tensor at place {place}")
+        self._lent.append((place, own))
 
     def _write_down(self, node: Node) -> None:
         """Makes the place of a result, and the call that fills it unless it is there already."""
