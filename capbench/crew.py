@@ -63,9 +63,10 @@ class Died:
 def crew_size(n_pieces: int, device: torch.device) -> int:
     """How many processes so many pieces of work are worth; 1 where this one had better do them all.
 
-    Small models leave most of a core's threads waiting: a process a core is quicker. Where there are few pieces for
-    many cores, the threads of one process use more of them. OMP_NUM_THREADS, where the user has set it, asks for the
-    threads of one process. Forking is for Linux, and not for a process that may have threads of torch at work on a GPU.
+    With small models the threads of one process wait for each other: a process a core is quicker. Where there are few
+    pieces for many cores, the threads of one process use more of them. OMP_NUM_THREADS, where the user has set it, asks
+    for the threads of one process. Forking is for Linux, and not for a process that may have threads of torch at work
+    on a GPU.
     """
     is_free = (
         sys.platform == "linux"

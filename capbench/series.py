@@ -167,7 +167,9 @@ class Series:
         waiting, under_way = deque(range(len(pieces))), dict[int, list[int]]()
         try:
             with deferred() as interrupt, Crew(n_processes, self._in_a_process, self.store.closed) as hands:
-                while waiting or under_way:
+                while waiting or hands.n_pieces:
+                    if interrupt.is_asked:
+                        raise self._interrupted(f"{len(under_way)} of them")
                     while waiting and hands.has_room:
                         number = waiting.popleft()
                         under_way[number] = list(pieces[number])
@@ -178,8 +180,6 @@ class Series:
                             yield self._count(ended, self._left_after(ended), n_processes)
                         if isinstance(told, (Done, Died)):
                             del under_way[number]
-                    if interrupt.is_asked:
-                        raise self._interrupted(f"{len(under_way)} of them")
         except KeyboardInterrupt:  # asked for twice
             raise self._interrupted(f"{len(under_way)} of them") from None
 

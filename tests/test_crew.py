@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from capbench.store import Store
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 CPU = torch.device("cpu")
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -126,14 +126,16 @@ def test_a_process_that_died_with_nothing_to_do_costs_nothing() -> None:
     assert seen[0] == seen[1] != seen[2]
 
 
-def test_who_leaves_the_crew_leaves_nobody_behind() -> None:
-    def work(piece: int, line: Line) -> None:
-        line.tell(os.getpid())
-        while True:
-            line.check()
-            time.sleep(0.01)
+def endless(_: int, line: Line) -> None:
+    """Work that goes on until an end is asked for."""
+    line.tell(os.getpid())
+    while True:
+        line.check()
+        time.sleep(0.01)
 
-    with Crew(2, work, nullcontext) as hands:
+
+def test_who_leaves_the_crew_leaves_nobody_behind() -> None:
+    with Crew(2, endless, nullcontext) as hands:
         hands.hand(0)
         hands.hand(1)
         pids = []
@@ -143,17 +145,11 @@ def test_who_leaves_the_crew_leaves_nobody_behind() -> None:
 
 
 ORPHANS = """
-import os, time
 from contextlib import nullcontext
 from capbench.crew import Crew
+from tests.test_crew import endless
 
-def work(piece, line):
-    line.tell(os.getpid())
-    while True:
-        line.check()
-        time.sleep(0.01)
-
-with Crew(2, work, nullcontext) as hands:
+with Crew(2, endless, nullcontext) as hands:
     hands.hand(0)
     hands.hand(1)
     while True:
@@ -163,8 +159,8 @@ with Crew(2, work, nullcontext) as hands:
 
 
 def test_a_killed_parent_leaves_no_orphans() -> None:
-    command = [sys.executable, "-c", textwrap.dedent(ORPHANS)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+    command = [sys.executable, "-c", ORPHANS]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pids = [int(parent.stdout.readline()) for _ in range(2)]
         parent.kill()
@@ -341,11 +337,16 @@ def test_ctrl_c_twice_ends_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert time.monotonic() - started < 60
 
 
-def test_the_store_is_not_carried_open_into_another_process(tmp_path: Path) -> None:
+def test_the_store_is_not_carried_open_into_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(*_: object) -> None:
+        links = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+        raise RuntimeError(f"open {links.count(tmp_path / 'capbench.sqlite')} times")
+
+    monkeypatch.setattr(series, "execute", count)
     with opened(tmp_path) as store:
-        with store.closed(), pytest.raises(Exception, match="closed database"):
-            store.counts()
-        assert store.counts() == (0, 0)
+        ended = list(carry_out(jobs(4), REGISTRY, store, Listener()))
+        assert store.counts() == (0, 0), "it is open here as before"
+    assert [each.reason for each in ended] == ["RuntimeError: open 1 times"] * 2, "by the process itself"
 
 
 SWEEP = ("sweep", "--task", "rgr", "--arch", "mha", "--preset", "smoke", "--grid", "arch.n_heads=1,2,4", "--json")
@@ -358,8 +359,8 @@ def sweep(home: Path, kill: Callable[[subprocess.Popen[str]], None] | None = Non
         stderr=subprocess.DEVNULL, text=True, start_new_session=True,
     ) as process:  # fmt: skip
         if kill:
-            until = time.monotonic() + 60
-            while not _n_trials(home) and time.monotonic() < until:
+            until, n_before = time.monotonic() + 60, _n_trials(home)
+            while _n_trials(home) == n_before and time.monotonic() < until:
                 time.sleep(0.02)
             kill(process)
         answer, _ = process.communicate(timeout=300)
@@ -380,8 +381,9 @@ def _n_trials(home: Path) -> int:
 def test_a_sweep_killed_on_the_way_goes_on_to_the_same_documents(tmp_path: Path) -> None:
     undisturbed, home = sweep(tmp_path / "whole"), tmp_path / "killed"
     for kill in (lambda process: os.killpg(process.pid, signal.SIGKILL), lambda process: process.kill()):
+        n_before = _n_trials(home)
         assert sweep(home, kill) == []
-        assert _n_trials(home) > 0
+        assert _n_trials(home) > n_before
     again = sweep(home)
     for part in ("run_id", "capacity", "trials"):
         assert [document[part] for document in again] == [document[part] for document in undisturbed]

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_structure, tree_unflatten
 from capbench.engine.guard import is_out_of_memory
 from capbench.engine.program import Program, compiled, share_saved
 from capbench.engine.stack import Batched, Named, Stack
-from capbench.engine.traced import Traced, traced
+from capbench.engine.traced import Traced, is_among, traced
 from capbench.solver import GradientSolver
 
 TRACED_AFTER = 400
@@ -157,7 +157,7 @@ class Step:
         On a CPU it must come to the eager step's numbers.
         """
         before = [tensor.clone() for tensor in changed]
-        eager = [tensor.clone() if tensor.dim() == 0 or _is_among(tensor, changed) else tensor for tensor in tensors]
+        eager = [tensor.clone() if tensor.dim() == 0 or is_among(tensor, changed) else tensor for tensor in tensors]
         try:
             if tensors[0].device.type == "cpu":
                 whole(*eager)
@@ -209,10 +209,6 @@ def _asked(stack: Stack) -> list[Tensor]:
 def _touched(stack: Stack, state: Named, step: Tensor) -> list[Tensor]:
     """The tensors that a step reads or changes, those of `_asked` first."""
     return [*_asked(stack), *state.values(), stack.learning_rate, step]
-
-
-def _is_among(tensor: Tensor, others: list[Tensor]) -> bool:
-    return any(tensor is other for other in others)
 
 
 def _are_same(some: list[Tensor], others: list[Tensor]) -> bool:

@@ -45,11 +45,16 @@ def traced(function: Callable[..., None], tensors: Sequence[Tensor], changed: Se
         if node.target in IN_PLACE and _is_own(node.args[0]):
             node.target = IN_PLACE[node.target]
     for place, tensor in enumerate(tensors):
-        if any(tensor is each for each in changed):
+        if is_among(tensor, changed):
             copies[place] = tensor
     release_memory()  # results have places of their own from now on
     with torch.no_grad():
         return Traced(graph, tensors, copies)
+
+
+def is_among(tensor: Tensor, others: Sequence[Tensor]) -> bool:
+    """Whether a tensor is one of these itself; equality would compare numbers."""
+    return any(tensor is other for other in others)
 
 
 class Traced:
