@@ -3,6 +3,7 @@
 # make lint   formatting, types, import layers
 # make faults kills, full disks, hostile files; writes docs/reliability.md
 # make bench  the engine against a one-model loop, as ratios in one run; then the next
+# make bench-user  whole commands against plain loops over the same trials; writes docs/performance.md
 # make bench-scaling  what Ray workers gain and the driver costs; writes its section of docs/scaling.md
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,7 +11,7 @@ BIN := $(VENV)/bin
 BENCH := $(BIN)/pytest -o addopts= -o pythonpath=tests/bench -W default
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: run test faults lint bench bench-scaling clean
+.PHONY: run test faults lint bench bench-user bench-scaling clean
 
 run: $(VENV)/.run-ready
 	$(BIN)/capbench run --task rgr --arch mha
@@ -29,6 +30,9 @@ faults: $(VENV)/.dev-ready
 
 bench: $(VENV)/.dev-ready
 	$(BENCH) tests/bench --write-page
+
+bench-user: $(VENV)/.dev-ready
+	$(BENCH) tests/bench/test_user_runs.py --write-page
 
 bench-scaling: $(VENV)/.dev-ready
 	$(BENCH) tests/bench/test_scaling.py --write-page

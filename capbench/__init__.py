@@ -11,45 +11,45 @@ if TYPE_CHECKING:
     from capbench.api import Run as Run
     from capbench.api import load as load
     from capbench.api import run as run
-    from capbench.architecture import Architecture as Architecture
-    from capbench.architecture import Heads as Heads
-    from capbench.bound import D_K as D_K
-    from capbench.bound import FACTS as FACTS
-    from capbench.bound import Bound as Bound
-    from capbench.bound import BoundValue as BoundValue
-    from capbench.bound import Kind as Kind
-    from capbench.bound import Pedigree as Pedigree
+    from capbench.contract.architecture import Architecture as Architecture
+    from capbench.contract.architecture import Heads as Heads
+    from capbench.contract.bound import D_K as D_K
+    from capbench.contract.bound import FACTS as FACTS
+    from capbench.contract.bound import Bound as Bound
+    from capbench.contract.bound import BoundValue as BoundValue
+    from capbench.contract.bound import Kind as Kind
+    from capbench.contract.bound import Pedigree as Pedigree
+    from capbench.contract.hookspecs import hookimpl as hookimpl
+    from capbench.contract.plugin import Plugin as Plugin
+    from capbench.contract.signatures import Lookup as Lookup
+    from capbench.contract.signatures import Recall as Recall
+    from capbench.contract.signatures import Relation as Relation
+    from capbench.contract.signatures import Signature as Signature
+    from capbench.contract.solver import ConstructiveSolver as ConstructiveSolver
+    from capbench.contract.solver import GradientSolver as GradientSolver
+    from capbench.contract.solver import Solver as Solver
+    from capbench.contract.task import Criterion as Criterion
+    from capbench.contract.task import Problem as Problem
+    from capbench.contract.task import Recipe as Recipe
+    from capbench.contract.task import Task as Task
     from capbench.errors import CannotConstruct as CannotConstruct
     from capbench.errors import CapbenchError as CapbenchError
     from capbench.errors import LoadOutOfRange as LoadOutOfRange
     from capbench.errors import NotApplicable as NotApplicable
     from capbench.errors import UnsupportedSignature as UnsupportedSignature
-    from capbench.hookspecs import hookimpl as hookimpl
-    from capbench.plugin import Plugin as Plugin
-    from capbench.signatures import Lookup as Lookup
-    from capbench.signatures import Recall as Recall
-    from capbench.signatures import Relation as Relation
-    from capbench.signatures import Signature as Signature
-    from capbench.solver import ConstructiveSolver as ConstructiveSolver
-    from capbench.solver import GradientSolver as GradientSolver
-    from capbench.solver import Solver as Solver
-    from capbench.task import Criterion as Criterion
-    from capbench.task import Problem as Problem
-    from capbench.task import Recipe as Recipe
-    from capbench.task import Task as Task
 
 __version__ = "0.1.0"
 
 _HOME = {
     "api": ("Run", "load", "run"),
-    "architecture": ("Architecture", "Heads"),
-    "bound": ("D_K", "FACTS", "Bound", "BoundValue", "Kind", "Pedigree"),
+    "contract.architecture": ("Architecture", "Heads"),
+    "contract.bound": ("D_K", "FACTS", "Bound", "BoundValue", "Kind", "Pedigree"),
+    "contract.hookspecs": ("hookimpl",),
+    "contract.plugin": ("Plugin",),
+    "contract.signatures": ("Lookup", "Recall", "Relation", "Signature"),
+    "contract.solver": ("ConstructiveSolver", "GradientSolver", "Solver"),
+    "contract.task": ("Criterion", "Problem", "Recipe", "Task"),
     "errors": ("CannotConstruct", "CapbenchError", "LoadOutOfRange", "NotApplicable", "UnsupportedSignature"),
-    "hookspecs": ("hookimpl",),
-    "plugin": ("Plugin",),
-    "signatures": ("Lookup", "Recall", "Relation", "Signature"),
-    "solver": ("ConstructiveSolver", "GradientSolver", "Solver"),
-    "task": ("Criterion", "Problem", "Recipe", "Task"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -1,26 +1,26 @@
-"""Everything capbench raises on purpose, and the exit code each ends in.
+"""The errors that capbench raises on purpose, and their exit codes.
 
 CapbenchError
-├── UserError                   the request cannot be met as asked (exit code 2)
+├── UserError                   the request cannot be met (exit code 2)
 │   ├── UnknownName             no such task, architecture, bound, solver, preset or field
-│   ├── BadSetting              a setting has the wrong form or value
+│   ├── BadSetting              a setting has the wrong form, type or value
 │   ├── UnsupportedSignature    this architecture cannot be built for this task
-│   ├── LoadOutOfRange          more facts, or fewer, than the task has
+│   ├── LoadOutOfRange          the task cannot make a problem of this load
 │   ├── CannotConstruct         a constructive solver does not know the pair or the size
-│   ├── DeviceUnavailable       the device asked for is not here
-│   ├── ClusterUnavailable      no Ray, or no cluster that answers
+│   ├── DeviceUnavailable       this machine does not have the device
+│   ├── ClusterUnavailable      Ray is not installed, or its cluster cannot be reached
 │   ├── WorkersDiffer           a worker has another capbench or other plugins than the driver
 │   ├── BadPluginFile           a file named by --plugin is not a plugin
-│   ├── BadDocument             a file from elsewhere is not the document it should be
-│   ├── CannotRepeat            a document was made with plugins or an engine that are not here
+│   ├── BadDocument             a file is not the document that it should be
+│   ├── CannotRepeat            a document needs plugins or an engine that are not installed
 │   └── StoreUnavailable        the store cannot be read or written
-│       └── StoreTorn           the store's file is damaged
-├── NotApplicable               a bound has nothing to say of this pair (never reaches the user as an error)
-└── RunFailed                   the run itself went wrong (exit code 1)
+│       └── StoreDamaged        the store's file is damaged
+├── NotApplicable               a bound does not apply to this pair (never shown to the user as an error)
+└── RunFailed                   the run could not produce a result (exit code 1)
     ├── BoundBroken             a measurement exceeds what is provably possible
     ├── PluginFailed            a plugin could not be loaded and --strict-plugins is set
-    ├── PluginMisbehaved        a plugin returned what it may not; costs that trial
-    ├── TrialTimedOut           nothing moved for the time limit; costs that trial
+    ├── PluginMisbehaved        a plugin broke the contract; only its trial fails
+    ├── TrialTimedOut           a trial made no progress for the time limit; only it fails
     └── RunInterrupted          stopped by the user; all finished trials are stored (exit code 130)
 """
 
@@ -37,17 +37,17 @@ class CapbenchError(Exception):
 
 
 class UserError(CapbenchError):
-    """The request cannot be met as asked; the message says the rule, what was got, and the remedy."""
+    """The request cannot be met; the message gives the rule, what was got, and the remedy."""
 
     exit_code = 2
 
 
 class UnknownName(UserError):
-    """A name that nothing answers to."""
+    """A name that does not exist."""
 
     @classmethod
     def among(cls, kind: str, got: str, known: Iterable[str], where: str) -> UnknownName:
-        """Names the nearest known name, and where to see them all."""
+        """An error that suggests the nearest known name, and says where all are listed."""
         nearest = difflib.get_close_matches(got, list(known), n=1, cutoff=0.5)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         return cls(f"no {kind} named {got!r}{hint} ({where})")
@@ -66,7 +66,7 @@ class LoadOutOfRange(UserError):
 
 
 class CannotConstruct(UserError):
-    """A constructive solver does not know this pair, or is asked for more than it can do."""
+    """A constructive solver does not know this pair, or cannot reach the load."""
 
 
 class DeviceUnavailable(UserError):
@@ -78,31 +78,31 @@ class ClusterUnavailable(UserError):
 
 
 class WorkersDiffer(UserError):
-    """A worker of a cluster has not what the driver has; the message names node, plugin, versions and the remedy."""
+    """A worker of a cluster has other code than the driver; the message names node, plugin, versions and the remedy."""
 
 
 class BadPluginFile(UserError):
-    """A file that was named as a plugin and cannot be used as one."""
+    """A plugin file that cannot be used."""
 
 
 class BadDocument(UserError):
-    """A file that is not what it should be; the message names the file, the field and the fix."""
+    """A file that is not the document that it should be; the message names the file, the field and the fix."""
 
 
 class CannotRepeat(UserError):
-    """A document that cannot be repeated here; the message says what is missing and how to get it."""
+    """A document whose run cannot be repeated here; the message says what is missing and how to get it."""
 
 
 class StoreUnavailable(UserError):
     """The store cannot be opened, read or written."""
 
 
-class StoreTorn(StoreUnavailable):
-    """The store's file is damaged; `capbench doctor --repair` sets it aside and saves what can be read."""
+class StoreDamaged(StoreUnavailable):
+    """The store's file is damaged; `capbench doctor --repair` renames it and saves what can be read."""
 
 
 class NotApplicable(CapbenchError):
-    """Raised by a bound that does not speak of this task, architecture or load; the message is the reason."""
+    """Raised by a bound that does not apply to this task, architecture or load; the message is the reason."""
 
 
 class RunFailed(CapbenchError):
@@ -114,18 +114,18 @@ class BoundBroken(RunFailed):
 
 
 class PluginFailed(RunFailed):
-    """A plugin could not be loaded where that was asked to be fatal."""
+    """A plugin could not be loaded, and --strict-plugins is set."""
 
 
 class PluginMisbehaved(RunFailed):
-    """A task or a module returned a wrong shape, type or number, or changed what it was only lent."""
+    """A task or a module returned a wrong shape, type or number, or changed its inputs."""
 
 
 class TrialTimedOut(RunFailed):
-    """A trial showed no sign of progress for the time limit."""
+    """A trial made no progress for the time limit."""
 
 
 class RunInterrupted(RunFailed):
-    """Stopped from the keyboard; what had finished is stored."""
+    """Stopped from the keyboard; finished trials are stored."""
 
     exit_code = 130

@@ -1,1 +1,1 @@
-"""The command line: a command parses, calls one function, prints. Heavy imports wait until a command runs."""
+"""The command line: one module per command."""

@@ -1,1 +1,1 @@
-"""The conformance kit: what the contract asks of a plugin, as checks that say how to fix what they find."""
+"""The conformance kit: one check per rule of the plugin contract."""

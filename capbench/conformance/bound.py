@@ -1,26 +1,27 @@
-"""Rules for bounds: applicable somewhere, positive, monotone, cited, and at odds with no other bound."""
+"""Rules for bounds: applicable somewhere, positive, monotone, cited, and consistent with the other bounds."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Literal, get_args, get_origin
 
-from capbench.architecture import Architecture
-from capbench.bound import FACTS, Bound, BoundValue, Kind, Pedigree
-from capbench.conformance.exercise import exercise, without_traces
-from capbench.conformance.outcome import Check, DoesNotApply, Violation, unforeseen
-from capbench.conformance.subject import Subject
-from capbench.conformance.variants import variants
+from capbench.conformance.check import Check, DoesNotApply, Violation, unexpected_error
+from capbench.conformance.side_effects import refuse_global_changes
+from capbench.conformance.subject import Subject, call_every_method
+from capbench.contract.architecture import Architecture
+from capbench.contract.bound import FACTS, Bound, BoundValue, Kind, Pedigree
+from capbench.contract.task import Task
 from capbench.errors import BadSetting, NotApplicable
-from capbench.registry import OWN_DISTRIBUTION
-from capbench.settings import Configured
-from capbench.task import Task
+from capbench.registry.registry import OWN_DISTRIBUTION
+from capbench.registry.settings import Configured
 
-Case = tuple[Configured[Task], Configured[Architecture]]
+Pair = tuple[Configured[Task], Configured[Architecture]]
 
 
 def cited(subject: Subject) -> None:
-    """Kind and pedigree are of capbench's enumerations; statement, formula and citation say something."""
+    """Kind and pedigree are members of capbench's enums; statement, formula and citation are not empty."""
     bound = subject.configured.plugin
     if not isinstance(bound.kind, Kind) or not isinstance(bound.pedigree, Pedigree):
         raise Violation(
@@ -29,69 +30,69 @@ def cited(subject: Subject) -> None:
     empty = [name for name in ("statement", "formula", "citation") if not getattr(bound, name).strip()]
     if empty:
         raise Violation(
-            "statement, formula and citation", f"{', '.join(empty)} empty", "say the theorem and its source"
+            "statement, formula and citation", f"{', '.join(empty)} empty", "state the theorem and its source"
         )
 
 
 def applicable(subject: Subject) -> str:
-    """It speaks of at least one pair of built-in task and architecture, and says NotApplicable of the others."""
-    silent, cases = 0, _cases(subject)
-    for task, architecture in cases:
+    """It has a value for at least one pair of built-in task and architecture, and raises NotApplicable for the rest."""
+    n_without_value, pairs = 0, _pairs(subject)
+    for task, architecture in pairs:
         for load in (None, *_loads(task.plugin)):
             try:
                 subject.configured.plugin.evaluate(task.plugin, architecture.plugin, load)
             except NotApplicable as reason:
-                _refuse_silence(str(reason))
+                _refuse_empty_reason(str(reason))
             except Exception as error:
                 raise Violation(
                     f"a BoundValue or NotApplicable for {architecture.plugin.name} on {task.plugin.name}, load {load}",
-                    unforeseen(error).seen,
+                    unexpected_error(error).seen,
                     "test the task and the architecture first: if not isinstance(task, …): raise NotApplicable('…')",
                 ) from error
-        silent += not _values(subject, (task, architecture))
-    total = len(cases)
-    if total and silent == total:
+        n_without_value += not _values(subject, (task, architecture))
+    total = len(pairs)
+    if total and n_without_value == total:
         raise Violation(
             "a value for at least one pair", f"NotApplicable for all {total}", "check the conditions in evaluate"
         )
-    return f"speaks of {total - silent} of {total} pairs"
+    return f"has a value for {total - n_without_value} of {total} pairs"
 
 
 def positive(subject: Subject) -> None:
-    """Values are finite and not negative, and name their quantity."""
-    for case in _speaking(subject):
-        for load, found in _values(subject, case).items():
+    """Values are finite, not negative, and name their quantity."""
+    for pair in _applicable_pairs(subject):
+        for load, found in _values(subject, pair).items():
             if not (math.isfinite(found.value) and found.value >= 0 and found.quantity):
                 raise Violation(
-                    "a finite value of 0 or more, of a named quantity",
+                    "a finite value of at least 0, with a named quantity",
                     f"{found} at load {load}",
-                    "raise NotApplicable where the formula has no meaning",
+                    "raise NotApplicable where the formula is undefined",
                 )
 
 
-def monotone_in_load(subject: Subject) -> str | None:
-    """What depends on the load only rises with it, or only falls."""
-    for case in _speaking(subject):
-        found = [value.value for load, value in _values(subject, case).items() if load is not None]
-        steps = [b - a for a, b in pairwise(found)]
-        if any(step > 1e-9 for step in steps) and any(step < -1e-9 for step in steps):
+def monotone_in_load(subject: Subject) -> None:
+    """Values that depend on the load either never fall or never rise with it."""
+    for pair in _applicable_pairs(subject):
+        values = [found.value for load, found in _values(subject, pair).items() if load is not None]
+        differences = [b - a for a, b in pairwise(values)]
+        if any(d > 1e-9 for d in differences) and any(d < -1e-9 for d in differences):
             raise Violation(
-                f"values that only rise or only fall with the load ({_words(case)})",
-                ", ".join(f"{value:.4g}" for value in found),
-                "check the formula; raise NotApplicable beyond the loads that it is proved for",
+                f"values that only rise or only fall with the load ({_label(pair)})",
+                ", ".join(f"{value:.4g}" for value in values),
+                "check the formula; raise NotApplicable outside the loads that it is proved for",
             )
-    return None
 
 
 def monotone_in_width(subject: Subject) -> None:
-    """More width never means fewer facts."""
-    for task, architecture in _speaking(subject):
-        narrow = _facts(subject, task.plugin, architecture.plugin)
+    """A larger width never gives fewer facts."""
+    for task, architecture in _applicable_pairs(subject):
+        narrow = _facts(subject.configured.plugin, task.plugin, architecture.plugin)
         for name in architecture.plugin.widths(task.plugin.signature):
-            wide = _facts(subject, task.plugin, _doubled(architecture, name))
+            doubled = _double(architecture, name)
+            wide = _facts(subject.configured.plugin, task.plugin, doubled) if doubled is not None else None
             if narrow is not None and wide is not None and wide < narrow - 1e-9:
                 raise Violation(
-                    f"no fewer facts for twice the {name} ({_words((task, architecture))})",
+                    f"no fewer facts with twice the {name} ({_label((task, architecture))})",
                     f"{wide:g} < {narrow:g}",
                     "check the formula: is a width in the denominator?",
                 )
@@ -99,31 +100,31 @@ def monotone_in_width(subject: Subject) -> None:
 
 def deterministic(subject: Subject) -> None:
     """The same pair and load give the same value."""
-    for case in _speaking(subject):
-        if _values(subject, case) != _values(subject, case):
+    for pair in _applicable_pairs(subject):
+        if _values(subject, pair) != _values(subject, pair):
             raise Violation("equal values for equal pairs", "they differ", "compute the value from the arguments alone")
 
 
 def no_global_randomness(subject: Subject) -> None:
-    """evaluate draws no random numbers and builds no random module."""
-    without_traces(lambda: exercise(subject))
+    """evaluate neither seeds nor draws from a global random generator."""
+    refuse_global_changes(lambda: call_every_method(subject))
 
 
 def no_contradiction(subject: Subject) -> None:
-    """On no pair does a guaranteed number of facts exceed an impossible one."""
+    """No lower bound on the facts of a pair exceeds an upper bound on them."""
     bound = subject.configured.plugin
     if bound.kind is Kind.LAW:
-        raise DoesNotApply("a law promises nothing")
-    others = [p.cls() for p in subject.company.bounds.values() if p.provenance.distribution == OWN_DISTRIBUTION]
-    for case in _speaking(subject):
-        values = {b: v for b in [*others, bound] if (v := _facts_of(b, case)) is not None}
+        raise DoesNotApply("a law guarantees no number of facts")
+    others = [p.cls() for p in subject.registry.bounds.values() if p.provenance.distribution == OWN_DISTRIBUTION]
+    for pair in _applicable_pairs(subject):
+        values = {b: v for b in [*others, bound] if (v := _facts(b, pair[0].plugin, pair[1].plugin)) is not None}
         lower = max((v for b, v in values.items() if b.kind is Kind.LOWER), default=0.0)
         upper = min((v for b, v in values.items() if b.kind is Kind.UPPER), default=math.inf)
         if bound in values and lower > upper:
             raise Violation(
-                f"guaranteed facts below impossible ones ({_words(case)})",
+                f"the largest lower bound not above the smallest upper bound ({_label(pair)})",
                 f"{lower:g} > {upper:g}",
-                "one of the theorems is misread: check kind, and whether capacity is counted the same way",
+                "one of the theorems is misread: check `kind`, and whether both count capacity the same way",
             )
 
 
@@ -139,69 +140,78 @@ CHECKS: tuple[Check[Subject], ...] = (
 )
 
 
-def _cases(subject: Subject) -> list[Case]:
-    """Pairs at the sizes of the smoke preset; where it speaks of none of them, with one choice of the task changed."""
-    usual = [(task, architecture) for task in subject.tasks for architecture in subject.architectures]
-    if any(_values(subject, case) for case in usual):
-        return usual
-    changed = [other for task in subject.tasks for other in variants(task)]
-    return [*usual, *((task, architecture) for task in changed for architecture in subject.architectures)]
+def _pairs(subject: Subject) -> list[Pair]:
+    """All pairs at smoke-preset sizes, and variants of the tasks if the bound applies to none of these."""
+    pairs = [(task, architecture) for task in subject.tasks for architecture in subject.architectures]
+    if any(_values(subject, pair) for pair in pairs):
+        return pairs
+    variants = [variant for task in subject.tasks for variant in _variants(task)]
+    return [*pairs, *((task, architecture) for task in variants for architecture in subject.architectures)]
+
+
+def _variants(task: Configured[Task]) -> Iterator[Configured[Task]]:
+    """The task with each boolean or Literal field changed, one at a time, where the task allows it."""
+    for name, field in type(task.plugin).model_fields.items():
+        for value in _choices(field.annotation):
+            if value == getattr(task.plugin, name):
+                continue
+            try:
+                yield task.replaced(**{name: value})
+            except BadSetting:
+                continue
+
+
+def _choices(annotation: object) -> tuple[object, ...]:
+    if annotation is bool:
+        return (False, True)
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def _loads(task: Task) -> list[int]:
-    """A spread of loads, doubling from 1 to the most there are."""
+    """Loads that double from 1, and the largest load."""
     return sorted({*(2**i for i in range(task.max_load.bit_length()) if 2**i <= task.max_load), task.max_load})
 
 
-def _values(subject: Subject, case: Case) -> dict[int | None, BoundValue]:
-    """What the bound says of a pair, at no load and at a spread of them, where it says anything."""
+def _values(subject: Subject, pair: Pair) -> dict[int | None, BoundValue]:
+    """The bound's values for a pair without a load and at several loads, where it applies."""
     found: dict[int | None, BoundValue] = {}
-    for load in (None, *_loads(case[0].plugin)):
+    for load in (None, *_loads(pair[0].plugin)):
         try:
-            found[load] = subject.configured.plugin.evaluate(case[0].plugin, case[1].plugin, load)
-        except Exception:  # noqa: BLE001 - the plugin border; `applicable` tells what is wrong
+            found[load] = subject.configured.plugin.evaluate(pair[0].plugin, pair[1].plugin, load)
+        except Exception:  # noqa: BLE001 - the plugin border; `applicable` reports the error
             continue
     return found
 
 
-def _speaking(subject: Subject) -> list[Case]:
-    """The pairs it says something of."""
-    cases = [case for case in _cases(subject) if _values(subject, case)]
-    if not cases:
-        raise DoesNotApply("it speaks of no pair")
-    return cases
+def _applicable_pairs(subject: Subject) -> list[Pair]:
+    """The pairs that the bound has a value for; raises DoesNotApply if there are none."""
+    pairs = [pair for pair in _pairs(subject) if _values(subject, pair)]
+    if not pairs:
+        raise DoesNotApply("it applies to no pair")
+    return pairs
 
 
-def _facts(subject: Subject, task: Task, architecture: Architecture | None) -> float | None:
-    if architecture is None:
-        return None
+def _facts(bound: Bound, task: Task, architecture: Architecture) -> float | None:
+    """The bound's number of facts for a pair, if it applies and counts facts."""
     try:
-        found = subject.configured.plugin.evaluate(task, architecture, None)
+        found = bound.evaluate(task, architecture, None)
     except NotApplicable:
         return None
     return found.value if found.quantity == FACTS else None
 
 
-def _facts_of(bound: Bound, case: Case) -> float | None:
-    try:
-        found = bound.evaluate(case[0].plugin, case[1].plugin, None)
-    except NotApplicable:
-        return None
-    return found.value if found.quantity == FACTS else None
-
-
-def _doubled(architecture: Configured[Architecture], name: str) -> Architecture | None:
-    """The architecture with twice as much of a width, where it allows that."""
+def _double(architecture: Configured[Architecture], name: str) -> Architecture | None:
+    """The architecture with twice the width of this name, if it allows that."""
     try:
         return architecture.replaced(**{name: 2 * getattr(architecture.plugin, name)}).plugin
     except BadSetting:
         return None
 
 
-def _refuse_silence(reason: str) -> None:
+def _refuse_empty_reason(reason: str) -> None:
     if not reason.strip():
-        raise Violation("a reason in NotApplicable", "none", "raise NotApplicable('it speaks of …')")
+        raise Violation("a reason in NotApplicable", "none", "raise NotApplicable('it applies to …')")
 
 
-def _words(case: Case) -> str:
-    return f"{case[1].plugin.name} on {case[0].plugin.name}"
+def _label(pair: Pair) -> str:
+    return f"{pair[1].plugin.name} on {pair[0].plugin.name}"

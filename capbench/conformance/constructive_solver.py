@@ -1,4 +1,4 @@
-"""Rules for constructive solvers: weights that fit the module, for loads within reach, judged by the scorer."""
+"""Rules for constructive solvers: weights that fit the module, for loads within reach, scored by the engine."""
 
 from __future__ import annotations
 
@@ -7,117 +7,121 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from capbench.conformance.exercise import exercise, without_traces
-from capbench.conformance.outcome import Check, DoesNotApply, Violation, unforeseen
-from capbench.conformance.subject import Subject, build, label, small_problem
+from capbench.conformance.check import Check, DoesNotApply, Violation, unexpected_error
+from capbench.conformance.side_effects import refuse_global_changes
+from capbench.conformance.subject import Subject, build, call_every_method, label, small_problem
+from capbench.contract.solver import ConstructiveSolver
+from capbench.contract.task import Problem
+from capbench.documents.result import Trial, TrialStatus
 from capbench.engine.construct import construct_group
-from capbench.engine.lanes import LaneGroup, Pair, TrialSpec
+from capbench.engine.trials import Setup, TrialGroup, TrialSpec
 from capbench.errors import CannotConstruct
-from capbench.results import Trial, TrialStatus
-from capbench.solver import ConstructiveSolver
-from capbench.task import Problem
 
 
 def reaches(subject: Subject) -> str:
-    """reach gives a load of at least 1 for some built-in pair, and says CannotConstruct of the others."""
-    known = []
-    for pair in subject.pairs():
+    """reach returns a load of at least 1 for some built-in pair, and raises CannotConstruct for the others."""
+    reached = []
+    for setup in subject.setups():
         try:
-            most = subject.configured.plugin.reach(pair.task.plugin, pair.architecture.plugin)
+            most = subject.configured.plugin.reach(setup.task.plugin, setup.architecture.plugin)
         except CannotConstruct:
             continue
         except Exception as error:
             raise Violation(
-                f"a load or CannotConstruct for {label(pair)}",
-                unforeseen(error).seen,
-                "test task.name and architecture.name first, and raise CannotConstruct with what is known",
+                f"a load or CannotConstruct for {label(setup)}",
+                unexpected_error(error).seen,
+                "test task.name and architecture.name first, and raise CannotConstruct with the pairs that it supports",
             ) from error
         if not isinstance(most, int) or most < 1:
-            raise Violation(f"a load of at least 1 for {label(pair)}", f"{most!r}", "raise CannotConstruct below 1")
-        known.append(f"{label(pair)}: {most}")
-    if not known:
+            raise Violation(f"a load of at least 1 for {label(setup)}", f"{most!r}", "raise CannotConstruct below 1")
+        reached.append(f"{label(setup)}: {most}")
+    if not reached:
         raise Violation("a load for at least one pair", "CannotConstruct for all", "check the conditions in reach")
-    return ", ".join(known)
+    return ", ".join(reached)
 
 
 def weights_fit(subject: Subject) -> None:
-    """find_weights names every parameter, in its shape and in the precision of the problem, with finite values."""
-    for pair, load in _known(subject):
-        module = build(pair.architecture.plugin, pair.task.plugin.signature).double()
-        found = _weights(subject, pair, load)
+    """find_weights returns every parameter by name, finite, in its shape and in the problem's precision."""
+    for setup, load in _supported(subject):
+        module = build(setup.architecture.plugin, setup.task.plugin.signature).double()
+        found = _weights(subject, setup, load)
         expected = {name: (p.shape, torch.float64) for name, p in module.named_parameters()}
         if {name: (w.shape, w.dtype) for name, w in found.items()} != expected:
             raise Violation(
-                f"the parameters of {label(pair)}: {', '.join(expected)}, as float64",
+                f"the parameters of {label(setup)}: {', '.join(expected)}, as float64",
                 ", ".join(f"{name} {tuple(w.shape)} {w.dtype}" for name, w in found.items()),
                 "return {name: weights.to(problem.mask) for name, _ in module.named_parameters()}",
             )
         if not all(w.isfinite().all() for w in found.values()):
-            raise Violation(f"finite weights for {label(pair)}", "NaN or infinity", "keep scales finite")
+            raise Violation(f"finite weights for {label(setup)}", "NaN or infinity", "keep scales finite")
 
 
 def deterministic(subject: Subject) -> None:
     """The same generator gives the same weights."""
-    for pair, load in _known(subject):
-        first, again = (_weights(subject, pair, load) for _ in range(2))
+    for setup, load in _supported(subject):
+        first, again = (_weights(subject, setup, load) for _ in range(2))
         if not all(torch.equal(first[name], again[name]) for name in first):
             raise Violation(
-                f"equal weights from equal generators ({label(pair)})", "they differ", "draw from the generator given"
+                f"equal weights from equal generators ({label(setup)})",
+                "they differ",
+                "draw from the generator passed in",
             )
 
 
 def no_global_randomness(subject: Subject) -> None:
-    """reach and find_weights draw from the generator given and from nothing else."""
-    _known(subject)
-    without_traces(lambda: exercise(subject))
+    """reach and find_weights draw only from the generator passed in."""
+    _supported(subject)
+    refuse_global_changes(lambda: call_every_method(subject))
 
 
 def scored(subject: Subject) -> str:
-    """The engine's scorer gives a verdict on what it constructs, at the largest load it claims."""
-    verdicts = []
-    for pair, load in _known(subject):
-        trial = _constructed(subject, pair, load)
+    """The engine can score what it constructs at the largest load that it claims."""
+    statuses = []
+    for setup, load in _supported(subject):
+        trial = _construct(subject, setup, load)
         if trial.status not in (TrialStatus.HELD, TrialStatus.NOT_HELD):
-            raise Violation(f"held or not held for {label(pair)}", f"{trial.status}", "see capbench run --solver")
-        verdicts.append(f"{label(pair)} {trial.status.value.replace('_', ' ')} at {load}")
-    return ", ".join(verdicts)
+            raise Violation(
+                f"held or not held for {label(setup)}", f"{trial.status}", "try it with capbench run --solver"
+            )
+        statuses.append(f"{label(setup)} {trial.status.value.replace('_', ' ')} at {load}")
+    return ", ".join(statuses)
 
 
 CHECKS: tuple[Check[Subject], ...] = (reaches, weights_fit, deterministic, no_global_randomness, scored)
 
 
-def _known(subject: Subject) -> list[tuple[Pair, int]]:
-    """The pairs it knows, each with the largest load it claims."""
+def _supported(subject: Subject) -> list[tuple[Setup, int]]:
+    """The pairs that it supports, each with the largest load that it claims."""
     solver: ConstructiveSolver = subject.configured.plugin
-    known = []
-    for pair in subject.pairs():
+    supported = []
+    for setup in subject.setups():
         try:
-            most = solver.reach(pair.task.plugin, pair.architecture.plugin)
-        except Exception:  # noqa: BLE001 - the plugin border; `reaches` tells what is wrong
+            most = solver.reach(setup.task.plugin, setup.architecture.plugin)
+        except Exception:  # noqa: BLE001 - the plugin border; `reaches` reports the error
             continue
-        known.append((pair, min(most, pair.task.plugin.max_load)))
-    if not known:
-        raise DoesNotApply("it knows no pair")
-    return known
+        supported.append((setup, min(most, setup.task.plugin.max_load)))
+    if not supported:
+        raise DoesNotApply("it supports no pair")
+    return supported
 
 
-def _weights(subject: Subject, pair: Pair, load: int) -> dict[str, Tensor]:
+def _weights(subject: Subject, setup: Setup, load: int) -> dict[str, Tensor]:
     solver: ConstructiveSolver = subject.configured.plugin
-    task, architecture = pair.task.plugin, pair.architecture.plugin
+    task, architecture = setup.task.plugin, setup.architecture.plugin
     module = build(architecture, task.signature).double()
     problem = _double(small_problem(task, load))
     return solver.find_weights(task, architecture, module, problem, load, torch.Generator().manual_seed(0))
 
 
-def _constructed(subject: Subject, pair: Pair, load: int) -> Trial:
-    """A trial as the engine runs it."""
-    training = replace(pair.training, dtype=subject.configured.plugin.dtype)
-    own = replace(pair, solver=subject.configured, training=training)
-    spec, ended = TrialSpec(load, 0, None), []
-    group = LaneGroup(own, own.slots(spec), (spec,))
-    construct_group(group, torch.device("cpu"), lambda trial, _: ended.append(trial), lambda *_: None)
-    trial: Trial = ended[0]
-    return trial
+def _construct(subject: Subject, setup: Setup, load: int) -> Trial:
+    """Runs one trial as the engine does."""
+    training = replace(setup.training, dtype=subject.configured.plugin.dtype)
+    own = replace(setup, solver=subject.configured, training=training)
+    spec = TrialSpec(load, 0, None)
+    ended: list[Trial] = []
+    group = TrialGroup(own, own.slots(spec), (spec,))
+    construct_group(group, torch.device("cpu"), ended.extend, lambda *_: None)
+    return ended[0]
 
 
 def _double(problem: Problem) -> Problem:

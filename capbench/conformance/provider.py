@@ -1,4 +1,4 @@
-"""Providers: the module behind a plugin, however it was named, and the rules of being imported and found."""
+"""Providers: the modules that offer plugins, and the rules for importing and finding them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 
-from capbench.conformance.import_probe import ImportReport, probe_import
-from capbench.conformance.outcome import Check, DoesNotApply, Violation, brief
-from capbench.plugin import Plugin
-from capbench.plugin_file import file_provenance, load_file
-from capbench.provenance import Provenance
-from capbench.registry import HOOKS, Registry, collect, provenance_of
+from capbench.conformance.check import Check, DoesNotApply, Violation, summarize_error
+from capbench.conformance.side_effects import ImportReport, probe_import
+from capbench.contract.plugin import Plugin
+from capbench.registry.plugin_file import file_provenance, load_file
+from capbench.registry.provenance import Provenance
+from capbench.registry.registry import HOOKS, Registry, collect, provenance_of
 
 SLOW_IMPORT = 2.0
 """Seconds that a plugin's import may take beyond torch, scipy and capbench."""
@@ -25,7 +25,7 @@ SLOW_IMPORT = 2.0
 
 @dataclass(frozen=True)
 class Provider:
-    """A module that offers plugins: a file, an installed entry point, or a module that is merely importable."""
+    """A module that offers plugins: a file, an installed entry point, or any importable module."""
 
     module: str
     file: Path | None = None
@@ -33,7 +33,7 @@ class Provider:
 
     @property
     def provenance(self) -> Provenance:
-        """Who it is, in the registry's terms."""
+        """Its provenance, as the registry records it."""
         if self.file is not None:
             return file_provenance(self.file)
         if self.point is not None:
@@ -41,12 +41,12 @@ class Provider:
         return Provenance(self.module, "not installed", "?", self.module)
 
     @cached_property
-    def probe(self) -> ImportReport:
-        """What importing it does, found out once."""
+    def import_report(self) -> ImportReport:
+        """What importing it in a fresh process does."""
         return probe_import(str(self.file) if self.file else self.module)
 
-    def is_found(self) -> bool:
-        """Whether there is such a module at all."""
+    def exists(self) -> bool:
+        """Whether the module can be found."""
         try:
             return self.file is not None or importlib.util.find_spec(self.module) is not None
         except (ImportError, ValueError):
@@ -54,13 +54,13 @@ class Provider:
 
     @cached_property
     def plugin(self) -> object:
-        """The plugin object, imported into this process once."""
+        """The plugin object, imported into this process."""
         if self.file is not None:
             return load_file(self.file)
         return self.point.load() if self.point else importlib.import_module(self.module)
 
     def offers(self) -> list[tuple[str, type[Plugin]]]:
-        """The classes it offers by hook; none where loading fails, which the checks below explain."""
+        """The (hook, class) pairs that it offers; none if loading fails, which the checks below explain."""
         try:
             return collect(self.plugin)
         except (Exception, SystemExit):  # noqa: BLE001 - the plugin border
@@ -69,48 +69,50 @@ class Provider:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A provider and the registry that it wants to join."""
+    """A provider and the registry that it is to join."""
 
     provider: Provider
     registry: Registry
 
 
 def entry_point(candidate: Candidate) -> str | None:
-    """The entry point in group `capbench` names a module that is there, and an object in it if it names one."""
+    """The entry point in group `capbench` names an existing module and, if it names an object, one that is in it."""
     provider, point = candidate.provider, candidate.provider.point
     if point is None:
-        raise DoesNotApply("not installed; [project.entry-points.capbench] makes it known once it is")
+        raise DoesNotApply("not installed; once it is, [project.entry-points.capbench] makes it known to capbench")
     line = f'{point.name} = "{point.value}"'
     fix = f"in [project.entry-points.capbench] of pyproject.toml, name the module as it is imported: {line} is wrong"
-    if not provider.is_found():
+    if not provider.exists():
         raise Violation(f"{line} to name an importable module", f"no module {point.module!r}", f"{fix}; reinstall")
-    if point.attr and not candidate.provider.probe.error:
+    if point.attr and not provider.import_report.error:
         try:
             point.load()
         except AttributeError as error:
-            raise Violation(f"{line} to name an object of the module", brief(error), f"{fix}; reinstall") from error
+            raise Violation(
+                f"{line} to name an object of the module", summarize_error(error), f"{fix}; reinstall"
+            ) from error
     return line
 
 
 def importable(candidate: Candidate) -> None:
     """The module can be imported."""
     _need_module(candidate)
-    error = candidate.provider.probe.error
+    error = candidate.provider.import_report.error
     if error:
         raise Violation(
             f"{candidate.provider.module} to be imported without an error",
             error,
-            "do nothing at import that can fail: move work into methods, and declare what must be installed",
+            "do nothing at import that can fail: move work into methods, and declare the packages that it depends on",
         )
 
 
 def imported_quickly(candidate: Candidate) -> str:
-    """The import takes no longer than two seconds beyond torch: every command pays for it."""
+    """The import takes at most two seconds in addition to torch: every command waits for it."""
     _need_import(candidate)
-    seconds = candidate.provider.probe.seconds
+    seconds = candidate.provider.import_report.seconds
     if seconds > SLOW_IMPORT:
         raise Violation(
-            f"at most {SLOW_IMPORT:g} s beyond torch",
+            f"at most {SLOW_IMPORT:g} s in addition to torch",
             f"{seconds:.1f} s",
             "do no work at import: load data and import heavy packages inside the method that needs them",
         )
@@ -118,22 +120,22 @@ def imported_quickly(candidate: Candidate) -> str:
 
 
 def imported_quietly(candidate: Candidate) -> None:
-    """The import prints nothing: stdout belongs to the answer."""
+    """The import prints nothing: stdout is reserved for capbench's output."""
     _need_import(candidate)
-    printed = candidate.provider.probe.printed
+    printed = candidate.provider.import_report.printed
     if printed:
         raise Violation("no output", f"it prints {printed[:60]!r}", "remove the print, or use the logging module")
 
 
 def imported_without_side_effects(candidate: Candidate) -> None:
-    """The import neither seeds nor draws random numbers and leaves torch's defaults alone."""
+    """The import neither seeds nor draws random numbers and does not change torch's defaults."""
     _need_import(candidate)
-    changes = candidate.provider.probe.changes
+    changes = candidate.provider.import_report.changes
     if changes:
         raise Violation(
-            "no change of state that all plugins share",
+            "no change to state that all plugins share",
             "; ".join(changes),
-            "remove the seed: tasks draw from the generator they are given, modules are built in a seeded scope",
+            "remove the seed: tasks draw from the generator passed to them, and modules are built in a seeded scope",
         )
 
 
@@ -144,19 +146,21 @@ def hooks(candidate: Candidate) -> str:
     try:
         offers = collect(plugin)
     except Exception as error:
-        raise Violation(f"one of the hooks {', '.join(HOOKS)}", brief(error), _hook_fix(plugin, error)) from error
+        raise Violation(
+            f"one of the hooks {', '.join(HOOKS)}", summarize_error(error), _hook_fix(plugin, error)
+        ) from error
     return ", ".join(f"{hook}: {cls.__name__}" for hook, cls in offers)
 
 
 def names(candidate: Candidate) -> None:
-    """No other plugin of the kind has the same name."""
+    """No other plugin of the same kind has the same name."""
     _need_import(candidate)
     own = candidate.provider.provenance
     for hook, cls in candidate.provider.offers():
-        taken = candidate.registry.shelf(hook).get(cls.name)
+        taken = candidate.registry.of_hook(hook).get(cls.name)
         if taken is not None and taken.provenance != own and taken.provenance.module != own.module:
             raise Violation(
-                f"a name of its own for {cls.__name__}",
+                f"a unique name for {cls.__name__}",
                 f"{HOOKS[hook].__name__.lower()} {cls.name!r} is provided by {taken.provenance} already",
                 f"choose another name: in class {cls.__name__}, change name = {cls.name!r}",
             )
@@ -174,24 +178,24 @@ CHECKS: tuple[Check[Candidate], ...] = (
 
 
 def _need_module(candidate: Candidate) -> None:
-    if not candidate.provider.is_found():
+    if not candidate.provider.exists():
         raise DoesNotApply("there is no such module")
 
 
 def _need_import(candidate: Candidate) -> None:
     _need_module(candidate)
-    if candidate.provider.probe.error:
+    if candidate.provider.import_report.error:
         raise DoesNotApply("it cannot be imported")
 
 
 def _hook_fix(plugin: object, error: Exception) -> str:
-    """The hook that is missing or misspelt, written out; else the message says what to change."""
+    """The code of the missing hook or the right spelling of a misspelt one; otherwise a pointer to the error."""
     misspelt = [name for name in vars(plugin) if name.startswith("capbench_") and name not in HOOKS]
     for name in misspelt:
         near = difflib.get_close_matches(name, HOOKS, n=1)
         return f"rename {name} to {near[0] if near else ' or '.join(HOOKS)}"
     if "none of the hooks" not in str(error) or not isinstance(plugin, ModuleType):
-        return "make the hook return a list of complete classes, as the message says"
+        return "make the hook return a list of complete classes, as the error says"
     for cls in vars(plugin).values():
         if inspect.isclass(cls) and issubclass(cls, Plugin) and cls.__module__ == plugin.__name__:
             hook = next((hook for hook, kind in HOOKS.items() if issubclass(cls, kind)), "capbench_architectures")

@@ -1,46 +1,52 @@
-"""Rules for tasks: problems from their generator alone, scores in range, and nothing counted that is masked."""
+"""Rules for tasks: problems drawn only from their generator, scores in range, and masked slots ignored."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from capbench.conformance.compiled import compiled_step
-from capbench.conformance.exercise import without_traces
-from capbench.conformance.lanes import on_one_device, together, unaffected_by_company
-from capbench.conformance.outcome import Check, DoesNotApply, Violation
-from capbench.conformance.right_answers import right_answers
+from capbench.conformance.check import Check, DoesNotApply, Violation
+from capbench.conformance.side_effects import refuse_global_changes
 from capbench.conformance.subject import Subject, output_shape, small_problem
+from capbench.conformance.training import (
+    check_batching,
+    check_compiled_step,
+    check_lane_independence,
+    check_single_device,
+)
+from capbench.contract.signatures import Lookup, Recall, Relation, Signature
+from capbench.contract.task import Problem, Task
 from capbench.errors import LoadOutOfRange
-from capbench.signatures import Lookup, Recall, Relation
-from capbench.task import Problem, Task
 
 SHARES = frozenset({"accuracy", "tau_accuracy", "f1"})
 """Metrics that are shares, from 0 to 1."""
+CERTAIN_LOGIT = 50.0
+"""A logit so large that softmax and sigmoid saturate."""
 
 
 def shapes(subject: Subject) -> None:
-    """Inputs, targets and mask have the shapes and types that the signature names."""
+    """Inputs, targets and mask have the shapes and types that the signature specifies."""
     task: Task = subject.configured.plugin
     problem = small_problem(task)
     for part, (seen, expected) in _parts(task, problem).items():
         if seen != expected:
-            raise Violation(
-                f"{part}: {expected}", seen, f"see what {type(task.signature).__name__} promises: its docstring"
-            )
+            raise Violation(f"{part}: {expected}", seen, f"see the docstring of {type(task.signature).__name__}")
     if not problem.mask.is_floating_point() or (problem.mask < 0).any() or not (problem.mask > 0).any():
         raise Violation(
-            "a floating-point mask, 0 or more", f"{problem.mask.dtype}", "mask = torch.zeros(slots) and 1.0"
+            "a floating-point mask, not negative and above 0 for some slot",
+            f"{problem.mask.dtype} from {problem.mask.min()} to {problem.mask.max()}",
+            "start from torch.zeros(slots) and set the slots that hold facts to 1.0",
         )
 
 
 def values_in_range(subject: Subject) -> None:
-    """Tokens, targets and vectors lie in the ranges of the signature, and vectors are finite."""
+    """Tokens and targets are in the ranges of the signature, and vectors are finite."""
     task: Task = subject.configured.plugin
     problem, signature = small_problem(task), task.signature
     if isinstance(signature, Lookup):
-        for place, (start, stop) in enumerate(signature.spans):
-            _refuse_outside(f"tokens at position {place}", problem.inputs[0][:, place], start, stop)
+        for position, (start, stop) in enumerate(signature.spans):
+            _refuse_outside(f"tokens at position {position}", problem.inputs[0][:, position], start, stop)
     elif not all(tensor.isfinite().all() for tensor in problem.inputs):
         raise Violation("finite vectors", "NaN or infinity", "keep divisions and logarithms away from 0")
     if not isinstance(signature, Relation) and not problem.targets.is_floating_point():
@@ -48,7 +54,7 @@ def values_in_range(subject: Subject) -> None:
 
 
 def loads(subject: Subject) -> None:
-    """Every load from 1 to max_load makes a problem, and others raise LoadOutOfRange."""
+    """Loads from 1 to max_load give a problem, and others raise LoadOutOfRange."""
     task: Task = subject.configured.plugin
     if not 1 <= task.typical_load <= task.max_load:
         raise Violation(f"typical_load in 1..{task.max_load}", f"{task.typical_load}", "keep it within max_load")
@@ -67,47 +73,47 @@ def loads(subject: Subject) -> None:
 
 
 def deterministic(subject: Subject) -> None:
-    """The same generator gives the same problem, and another seed another problem."""
+    """Equally seeded generators give the same problem, and another seed gives another problem."""
     task: Task = subject.configured.plugin
     first, again, other = (_tensors(small_problem(task, seed=seed)) for seed in (0, 0, 1))
     if not all(torch.equal(a, b) for a, b in zip(first, again, strict=True)):
         raise Violation(
             "equal problems from equal generators",
             "two problems differ",
-            "give generator=generator to every random call in problem",
+            "pass generator=generator to every random call in problem",
         )
     if all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(first, other, strict=True)):
         raise Violation(
-            "other facts from another seed",
+            "different facts from different seeds",
             "the same problem from seeds 0 and 1",
-            "draw from the generator given: a generator made inside problem gives every seed the same facts",
+            "draw from the generator passed in: one created inside problem gives every seed the same facts",
         )
 
 
 def no_global_randomness(subject: Subject) -> None:
-    """problem, loss and metrics draw from the generator given and from nothing else."""
+    """problem draws only from the generator passed in; loss, metrics and examine draw nothing."""
     task: Task = subject.configured.plugin
-    problem, outputs = _scored(task)
-    without_traces(lambda: small_problem(task))
-    without_traces(lambda: (task.loss(outputs, problem), task.metrics(outputs, problem), task.examine(problem)))
+    problem, outputs = _problem_and_outputs(task)
+    refuse_global_changes(lambda: small_problem(task))
+    refuse_global_changes(lambda: (task.loss(outputs, problem), task.metrics(outputs, problem), task.examine(problem)))
 
 
 def facts_do_not_depend_on_slots(subject: Subject) -> None:
-    """The facts of a load and a generator are the same, however many slots there are."""
+    """The facts depend on the load and the generator, not on the number of slots."""
     task: Task = subject.configured.plugin
-    rooms = {6, 8, *([task.signature.n_combinations] if isinstance(task.signature, Lookup) else [])}
+    slot_counts = {6, 8, *([task.signature.n_combinations] if isinstance(task.signature, Lookup) else [])}
     load = min(6, task.max_load)
-    sets = [_facts(small_problem(task, load, max(room, load)), task) for room in sorted(rooms)]
-    if any(facts != sets[0] for facts in sets):
+    facts = [_facts(small_problem(task, load, max(slots, load)), task) for slots in sorted(slot_counts)]
+    if any(other != facts[0] for other in facts):
         raise Violation(
             f"the same {load} facts with any number of slots",
-            f"other facts with {sorted(rooms)} slots",
-            "draw everything that is random before looking at slots, and in the same order; fill up with masked slots",
+            f"different facts with {sorted(slot_counts)} slots",
+            "draw all random numbers, in a fixed order, before using slots; then pad with masked slots",
         )
 
 
 def grid_order(subject: Subject) -> None:
-    """With as many slots as token combinations, the facts stand in the order of Lookup.grid()."""
+    """With as many slots as token combinations, the inputs are in the order of Lookup.grid()."""
     task: Task = subject.configured.plugin
     if not isinstance(task.signature, Lookup):
         raise DoesNotApply("not a lookup task")
@@ -116,17 +122,19 @@ def grid_order(subject: Subject) -> None:
         raise Violation(
             "inputs equal to signature.grid()",
             "another order",
-            "where slots == signature.n_combinations, return signature.grid() and mask the slots that hold no fact",
+            "if slots == signature.n_combinations, return signature.grid() and mask the slots that hold no fact",
         )
 
 
 def loss_ignores_masked_slots(subject: Subject) -> None:
-    """The loss is a finite 0-d tensor with finite gradients, and masked slots do not count."""
+    """The loss is a finite 0-d tensor with finite gradients and ignores masked slots."""
     task: Task = subject.configured.plugin
-    problem, outputs = _scored(task)
+    problem, outputs = _problem_and_outputs(task)
     loss = task.loss(outputs.requires_grad_(), problem)
     if loss.dim() or not loss.isfinite():
-        raise Violation("a finite 0-d loss", f"shape {tuple(loss.shape)}, {loss}", "reduce by .sum() and divide")
+        raise Violation(
+            "a finite 0-d loss", f"shape {tuple(loss.shape)}, {loss}", "take .sum() and divide by problem.mask.sum()"
+        )
     (gradient,) = torch.autograd.grad(loss, outputs)
     if not gradient.isfinite().all():
         raise Violation("finite gradients of the loss", "NaN or infinity", "use logsumexp, softplus and clamp(min=…)")
@@ -138,9 +146,9 @@ def loss_ignores_masked_slots(subject: Subject) -> None:
 
 
 def metrics_in_range(subject: Subject) -> None:
-    """metrics gives the criterion's metric and bits, 0-d and finite, shares from 0 to 1 and bits not below 0."""
+    """metrics returns the criterion's metric and bits as finite 0-d tensors; shares are 0 to 1, bits at least 0."""
     task: Task = subject.configured.plugin
-    problem, outputs = _scored(task)
+    problem, outputs = _problem_and_outputs(task)
     found = task.metrics(outputs, problem)
     missing = {task.criterion.metric, "bits"} - set(found)
     if missing:
@@ -148,43 +156,43 @@ def metrics_in_range(subject: Subject) -> None:
     for name, value in found.items():
         upper = 1.0 if name in SHARES else float("inf")
         if value.dim() or not value.isfinite() or not (name not in SHARES | {"bits"} or 0 <= float(value) <= upper):
-            limits = "from 0 to 1" if name in SHARES else "0 or more" if name == "bits" else "finite"
+            limits = "from 0 to 1" if name in SHARES else "at least 0" if name == "bits" else "finite"
             raise Violation(f"{name}: 0-d, {limits}", f"{value}", "divide by problem.mask.sum(); clamp bits at 0")
 
 
 def right_answers_hold(subject: Subject) -> None:
-    """Outputs that are plainly right meet the criterion."""
+    """Outputs that answer every fact correctly meet the criterion."""
     task: Task = subject.configured.plugin
     problem = small_problem(task)
-    outputs = right_answers(task.signature, problem)
+    outputs = _right_answers(task.signature, problem)
     if outputs is None:
-        raise DoesNotApply("the targets do not say what the right outputs are")
+        raise DoesNotApply("the right outputs cannot be derived from the targets")
     value = float(task.metrics(outputs, problem)[task.criterion.metric])
     meets = value >= task.criterion.threshold if task.criterion.at_least else value <= task.criterion.threshold
     if not meets:
         raise Violation(
-            f"{task.criterion} for right answers", f"{value:g}", "compare the metric, its threshold and at_least"
+            f"{task.criterion} for correct outputs", f"{value:g}", "check the metric, its threshold and at_least"
         )
 
 
 def batches_by_vmap(subject: Subject) -> None:
-    """Loss and metrics work under vmap: no branch on the values of tensors."""
-    together(subject.pairs())
+    """Loss and metrics work under vmap: no branch on tensor values."""
+    check_batching(subject.setups())
 
 
-def independent_of_company(subject: Subject) -> None:
-    """A model trains to the same bits alone and beside others."""
-    unaffected_by_company(subject.pairs())
+def independent_of_other_models(subject: Subject) -> None:
+    """A model trains to bit-identical weights alone and in a group."""
+    check_lane_independence(subject.setups())
 
 
 def keeps_to_the_device(subject: Subject) -> None:
-    """Loss and metrics make no tensor on the CPU: on the `meta` device, a stray one raises."""
-    on_one_device(subject.pairs())
+    """All tensors are on the inputs' device: one left on the CPU raises when the rest is on the `meta` device."""
+    check_single_device(subject.setups())
 
 
 def compiles(subject: Subject) -> str:
-    """The training step can be compiled, and moves the weights as the eager one does."""
-    return compiled_step(subject)
+    """The training step can be compiled and updates the weights as the eager step does."""
+    return check_compiled_step(subject)
 
 
 CHECKS: tuple[Check[Subject], ...] = (
@@ -200,13 +208,13 @@ CHECKS: tuple[Check[Subject], ...] = (
     right_answers_hold,
     batches_by_vmap,
     keeps_to_the_device,
-    independent_of_company,
+    independent_of_other_models,
     compiles,
 )
 
 
-def _scored(task: Task) -> tuple[Problem, Tensor]:
-    """A problem and random outputs on it."""
+def _problem_and_outputs(task: Task) -> tuple[Problem, Tensor]:
+    """A problem and random outputs for it."""
     problem = small_problem(task)
     shape = output_shape(task.signature, problem)
     return problem, torch.randn(shape, generator=torch.Generator().manual_seed(0))
@@ -217,7 +225,7 @@ def _tensors(problem: Problem) -> tuple[Tensor, ...]:
 
 
 def _parts(task: Task, problem: Problem) -> dict[str, tuple[str, str]]:
-    """Seen and expected shape of each part of a problem."""
+    """The actual and the expected shape of each part of a problem."""
     signature, slots = task.signature, len(problem.mask)
     inputs = [f"{tuple(t.shape)} {t.dtype}" for t in problem.inputs]
     if isinstance(signature, Lookup):
@@ -236,17 +244,31 @@ def _parts(task: Task, problem: Problem) -> dict[str, tuple[str, str]]:
     }
 
 
-def _refuse_outside(what: str, values: Tensor, start: int, stop: int) -> None:
+def _refuse_outside(name: str, values: Tensor, start: int, stop: int) -> None:
     low, high = int(values.min()), int(values.max())
     if low < start or high >= stop:
-        raise Violation(f"{what} from {start} to {stop - 1}", f"{low} to {high}", "agree with the signature")
+        raise Violation(f"{name} from {start} to {stop - 1}", f"{low} to {high}", "make them agree with the signature")
 
 
 def _facts(problem: Problem, task: Task) -> list[tuple[object, ...]]:
-    """The facts of a problem as a sorted list, whatever slots they stand in."""
+    """The facts of a problem as a sorted list, independent of their slots."""
     if isinstance(task.signature, Relation):
         return [tuple(tensor.flatten().tolist()) for tensor in _tensors(problem)]
     slots = len(problem.mask)
     columns = [t.expand(slots, *t.shape[1:]).reshape(slots, -1) for t in (*problem.inputs, problem.targets)]
     rows = torch.cat([column.double() for column in columns], dim=1)
     return sorted(tuple(row) for row in rows[problem.mask > 0].tolist())
+
+
+def _right_answers(signature: Signature, problem: Problem) -> Tensor | None:
+    """Outputs that hold every fact; None if targets are neither classes, edges, values nor distributions."""
+    targets = problem.targets
+    if isinstance(signature, Relation):
+        return CERTAIN_LOGIT * (2 * targets - 1)
+    if not targets.is_floating_point() and targets.dim() == 1:
+        return CERTAIN_LOGIT * F.one_hot(targets, signature.n_classes).to(problem.mask.dtype)
+    if signature.n_classes == 1:
+        return targets.reshape(-1, 1)
+    if targets.shape == (len(problem.mask), signature.n_classes):
+        return torch.log(targets.clamp(min=1e-30))
+    return None

@@ -1,1 +1,1 @@
-"""The engine: many small models trained together, one a lane."""
+"""Training many models at once: trials stacked along a leading lane axis."""

@@ -1,4 +1,4 @@
-"""Batches: a training step that sees some of the facts, drawn from each trial's own generator."""
+"""Batches: training steps on some of the facts, drawn from each trial's own generator."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from capbench.engine.lanes import Pair, TrialSpec
-from capbench.protocols import Sampling
-from capbench.task import Problem
+from capbench.contract.task import Problem
+from capbench.engine.trials import Sampling, Setup, TrialSpec
 
 
 class Batches:
@@ -19,29 +18,29 @@ class Batches:
     own, or few more than a batch, it is the whole problem with a mask that counts the draws.
     """
 
-    def __init__(self, sampling: Sampling, pair: Pair, trials: Sequence[TrialSpec], problem: Problem) -> None:
+    def __init__(self, sampling: Sampling, setup: Setup, trials: Sequence[TrialSpec], problem: Problem) -> None:
         self._sampling = sampling
         self._problem = problem
         self._lanes = [
-            _Lane(sampling, pair.batch_seed(t), row.flatten().cpu())
+            _Lane(sampling, setup.batch_seed(t), row.flatten().cpu())
             for t, row in zip(trials, problem.mask, strict=True)
         ]
 
     def problems(self, n_steps: int) -> Iterator[Problem]:
-        """What each of the next steps asks of the lanes."""
+        """The problems of the next steps."""
         drawn = torch.stack([lane.take(n_steps * self._sampling.batch) for lane in self._lanes])
         shape = (len(self._lanes), n_steps, self._sampling.batch)
         index = drawn.view(shape).transpose(0, 1).to(self._problem.mask.device)  # (steps, lanes, batch)
         yield from map(self._picked if self._picks() else self._counted, index)
 
     def kept(self, lanes: list[int], problem: Problem) -> Batches:
-        """The batches of only the given lanes, going on where they were."""
+        """The batches of only the given lanes, continued."""
         rest = object.__new__(Batches)
         rest._sampling, rest._problem, rest._lanes = self._sampling, problem, [self._lanes[i] for i in lanes]
         return rest
 
     def _picks(self) -> bool:
-        """Whether every fact has a slot of its own, and a batch is smaller than all of them."""
+        """Whether every fact has its own slot, and a batch has fewer facts than the problem."""
         mask, slots = self._problem.mask, self._problem.mask.shape[1]
         has_slots = mask.dim() == 2 and self._problem.targets.shape[1] == slots
         return (
@@ -49,7 +48,7 @@ class Batches:
         )
 
     def _picked(self, drawn: Tensor) -> Problem:
-        """The drawn facts alone, (lanes, batch, …) each; what all facts share stays as it is."""
+        """Only the drawn facts, (lanes, batch, …) each; what all facts share stays as it is."""
         lanes, (inputs, targets, mask) = torch.arange(len(drawn), device=drawn.device).unsqueeze(1), self._problem
         picked = tuple(x[lanes, drawn] if x.shape[1] == mask.shape[1] else x for x in inputs)
         # Facts drawn by weight are drawn as often as they weigh; facts taken once each still have their weight.

@@ -1,4 +1,4 @@
-"""Cost: what training took, by what it was spent on."""
+"""Cost: seconds of training by phase, and lane-steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Cost:
-    """Seconds by phase and lane-steps. On CUDA a phase that waits for the device pays for what was queued before."""
+    """Seconds by phase, and lane-steps. On CUDA a phase that waits for the device includes what was queued before."""
 
     phases: dict[str, float] = field(default_factory=dict)
     lane_steps: int = 0
@@ -29,6 +29,11 @@ class Cost:
         """Counts seconds for a phase."""
         self.phases[phase] = self.phases.get(phase, 0.0) + seconds
 
+    def move(self, source: str, target: str, seconds: float) -> None:
+        """Counts seconds of one phase for another."""
+        self.spend(source, -seconds)
+        self.spend(target, seconds)
+
     def add(self, other: Cost) -> None:
         """Adds another group's cost."""
         for phase, seconds in other.phases.items():
@@ -37,16 +42,16 @@ class Cost:
         self.compiled_lane_steps += other.compiled_lane_steps
 
     def part(self, share: float) -> Cost:
-        """A share of all of it."""
+        """A share of the cost."""
         phases = {phase: share * seconds for phase, seconds in self.phases.items()}
         return Cost(phases, round(share * self.lane_steps), round(share * self.compiled_lane_steps))
 
     @property
     def compile_seconds(self) -> float:
-        """What compiling took."""
+        """Seconds of compiling."""
         return self.phases.get("compile", 0.0)
 
     @property
     def seconds(self) -> float:
-        """All the rest."""
+        """Seconds of everything else."""
         return sum(self.phases.values()) - self.compile_seconds

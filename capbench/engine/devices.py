@@ -1,4 +1,4 @@
-"""Devices: what this machine has, by the names the user types."""
+"""Devices and precisions, by the names the user types, and this machine as a result document describes it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import contextlib
 import ctypes
 import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
+from capbench import __version__
+from capbench.documents.result import Machine
+from capbench.engine.trials import ENGINE_VERSION
 from capbench.errors import DeviceUnavailable
 
 MOST_THREADS = 8
@@ -50,14 +54,8 @@ def keep_memory() -> None:
             libc.mallopt(parameter, value)
 
 
-def release_memory() -> None:
-    """Has the C library give back what it keeps, where something else will take its place."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
 def use_fitting_threads() -> None:
-    """Uses eight threads at most: the tensors are small, and more threads wait for each other longer than they work.
+    """Uses eight threads at most: with small tensors, more threads mostly wait for each other.
 
     OMP_NUM_THREADS, where the user has set it, stands.
     """
@@ -66,22 +64,70 @@ def use_fitting_threads() -> None:
 
 
 def counting_dtype(device: torch.device) -> torch.dtype:
-    """The type in which steps are counted and schedules worked out; Apple's GPUs have no double precision."""
+    """The type in which steps are counted and schedules computed; Apple's GPUs have no double precision."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def device_name(device: torch.device) -> str:
-    """What the hardware calls itself; a processor with the instructions torch uses on it: both decide its sums."""
+    """The hardware's name; for a processor also the instructions that torch uses, because both change its sums."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _processor() -> str:
-    """The model where Linux tells it, else what Python knows."""
+    """The processor's model from Linux, or else from Python."""
     with contextlib.suppress(OSError):
         for line in CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines():
             name, _, value = line.partition(":")
             if name.strip() == "model name":
                 return value.strip()
     return platform.processor() or platform.machine()
+
+
+def this_machine(device: torch.device) -> Machine:
+    """This process: what decides, besides a trial's key, how closely its numbers can be reproduced."""
+    return Machine(
+        capbench=__version__,
+        engine=ENGINE_VERSION,
+        python=platform.python_version(),
+        torch=torch.__version__,
+        device=str(device),
+        device_name=device_name(device),
+        threads=torch.get_num_threads(),
+        platform=platform.platform(),
+    )
+
+
+def kept_as(dtype: str) -> torch.dtype:
+    """The type of weights, optimiser state and data: tf32 and bfloat16 are precisions of matrix products only."""
+    return torch.float64 if dtype == "float64" else torch.float32
+
+
+def check_precision(dtype: str, device: torch.device) -> None:
+    """Raises DeviceUnavailable for a precision that the device does not have."""
+    if dtype == "tf32" and device.type != "cuda":
+        raise DeviceUnavailable(f"--dtype tf32 is a mode of CUDA devices, got {device.type}; use float32 or bfloat16")
+
+
+@contextlib.contextmanager
+def matmul_precision(dtype: str, device: torch.device) -> Iterator[None]:
+    """A scope in which matrix products have the given precision."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    try:
+        with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """A scope in which torch uses one thread: compiled code depends on the number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,4 +1,4 @@
-"""Memory: what a lane of a group needs at its peak, measured on a few, and how many lanes fit a device."""
+"""Memory: the peak need of a lane, measured on small groups, and how many lanes fit a device."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from capbench.engine.lanes import LaneGroup, Pair, TrialSpec
+from capbench.contract.solver import GradientSolver
 from capbench.engine.stack import Batched, build_stack
 from capbench.engine.step import Step
-from capbench.solver import GradientSolver
+from capbench.engine.trials import Setup, TrialGroup, TrialSpec
 
 SHARE = 0.5
 """Share of the free memory that a group may take."""
 MOST_LANES = {"cpu": 512, "cuda": 8192}
-"""More lanes than this gain nothing: the step's fixed costs are spread thin by then."""
-TAKEN_FOR_ASKED = 1.95
-"""What a process takes of memory for each byte that its tensors ask for, as seen with glibc on six built-in pairs."""
+"""More lanes than this gain nothing: the fixed costs of a step are negligible by then."""
+RESIDENT_BYTES_PER_TENSOR_BYTE = 1.95
+"""Resident bytes of a process per byte of its tensors, measured with glibc on six built-in pairs."""
 PROBES = (2, 6)
-"""Numbers of lanes at which the peak is measured; what it grows by between them is a lane's."""
+"""Numbers of lanes at which the peak is measured; the difference gives the need per lane."""
 PROBE_SHARE = 0.7
-"""Share of the free memory that measuring a peak may take: beyond it a machine is busy with finding memory."""
+"""Share of the free memory that measuring a peak may take: beyond it a machine starts to swap."""
 CPU = torch.device("cpu")
 _n_sharing = 1
-"""Processes that take their memory from this machine's side by side, this one included."""
+"""Processes that train on this machine at the same time, this one included."""
 MEMINFO = Path("/proc/meminfo")
-"""Where Linux says what is free, with what it only keeps as a cache of files."""
+"""Where Linux reports the available memory, file caches included."""
 
 
 class DoesNotFit(MemoryError):
@@ -43,40 +43,40 @@ class DoesNotFit(MemoryError):
 
 
 @dataclass(frozen=True)
-class Need:
-    """The peak memory of a training step: so much for any group, and so much for each lane."""
+class MemoryNeed:
+    """The peak memory of a training step: a fixed part and a part per lane."""
 
     fixed: int
-    a_lane: int
+    per_lane: int
 
     def bytes(self, n_lanes: int) -> int:
         """For a group of that many lanes."""
-        return self.fixed + self.a_lane * n_lanes
+        return self.fixed + self.per_lane * n_lanes
 
 
 @cache
-def memory_need(pair: Pair, slots: int) -> Need:
-    """The need of a pair's groups, from the peaks of two small ones; the numbers of the device do not enter.
+def memory_need(setup: Setup, slots: int) -> MemoryNeed:
+    """The need of a setup's groups, from the peaks of two small ones measured on the CPU.
 
     Raises DoesNotFit where not even the smaller one fits this machine; where the larger would not, all of the
     smaller one's peak counts as its lanes'.
     """
-    room = int(PROBE_SHARE * free_memory(CPU) / TAKEN_FOR_ASKED)
-    few = _peak(pair, slots, PROBES[0], room)
+    room = int(PROBE_SHARE * free_memory(CPU) / RESIDENT_BYTES_PER_TENSOR_BYTE)
+    few = _peak(setup, slots, PROBES[0], room)
     if few * PROBES[1] > room * PROBES[0]:
-        return Need(0, int(TAKEN_FOR_ASKED * few / PROBES[0]))
-    more = _peak(pair, slots, PROBES[1], room)
-    a_lane = max(1, (more - few) // (PROBES[1] - PROBES[0]))
-    fixed = max(0, few - PROBES[0] * a_lane)
-    return Need(int(TAKEN_FOR_ASKED * fixed), int(TAKEN_FOR_ASKED * a_lane))
+        return MemoryNeed(0, int(RESIDENT_BYTES_PER_TENSOR_BYTE * few / PROBES[0]))
+    more = _peak(setup, slots, PROBES[1], room)
+    per_lane = max(1, (more - few) // (PROBES[1] - PROBES[0]))
+    fixed = max(0, few - PROBES[0] * per_lane)
+    return MemoryNeed(int(RESIDENT_BYTES_PER_TENSOR_BYTE * fixed), int(RESIDENT_BYTES_PER_TENSOR_BYTE * per_lane))
 
 
-def lanes_that_fit(pair: Pair, slots: int, device: torch.device) -> int:
-    """How many lanes a group may have on a device; two at least, since one alone takes other kernels."""
-    if not isinstance(pair.solver.plugin, GradientSolver):
+def lanes_that_fit(setup: Setup, slots: int, device: torch.device) -> int:
+    """How many lanes a group may have on a device; two at least, because one alone uses other kernels."""
+    if not isinstance(setup.solver.plugin, GradientSolver):
         return MOST_LANES["cpu"]
-    need = memory_need(pair, slots)
-    room = (SHARE * free_memory(device) - need.fixed) / need.a_lane
+    need = memory_need(setup, slots)
+    room = (SHARE * free_memory(device) - need.fixed) / need.per_lane
     return int(min(max(2, room), most_lanes(device)))
 
 
@@ -86,7 +86,7 @@ def most_lanes(device: torch.device) -> int:
 
 
 def share_memory(n_processes: int) -> None:
-    """Says that so many processes train here side by side: each takes its part of what is free."""
+    """Sets how many processes train on this machine: each uses its share of the free memory."""
     global _n_sharing
     _n_sharing = n_processes
 
@@ -108,16 +108,16 @@ def _free_here() -> int:
     return 4 << 30  # a system that does not say, and any machine of today has
 
 
-def _peak(pair: Pair, slots: int, n_lanes: int, room: int) -> int:
+def _peak(setup: Setup, slots: int, n_lanes: int, room: int) -> int:
     """The most memory that tensors take at once while a group of that size is built and takes a step."""
-    solver = pair.solver.plugin
+    solver = setup.solver.plugin
     assert isinstance(solver, GradientSolver)
     trials = (TrialSpec(1, 0, 0.1),) * n_lanes  # one problem will do for all
     with warnings.catch_warnings(), _Watch(room) as watch:
         warnings.simplefilter("ignore")  # training will say it again
-        stack, _ = build_stack(LaneGroup(pair, slots, trials), CPU)
-        state, batched = solver.init(stack.weights), Batched(pair, stack)
-        step = Step(batched, solver, pair.training.steps, block=None)
+        stack, _ = build_stack(TrialGroup(setup, slots, trials), CPU)
+        state, batched = solver.init(stack.weights), Batched(setup, stack)
+        step = Step(batched, setup)
         step(stack, state, torch.zeros((), dtype=torch.float64))
         batched.metrics(stack)
     peak: int = watch.peak
@@ -125,7 +125,7 @@ def _peak(pair: Pair, slots: int, n_lanes: int, room: int) -> int:
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the bytes of all storages that operations make, as long as they live; too many raise DoesNotFit."""
+    """Counts the bytes of all live storages that operations create; raises DoesNotFit beyond a limit."""
 
     def __init__(self, room: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -151,7 +151,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = max(self.peak, self._live)
         weakref.finalize(storage, self._forget, address, size)
         if self._live > self._room:
-            limit = TAKEN_FOR_ASKED * self._room / 1e9
+            limit = RESIDENT_BYTES_PER_TENSOR_BYTE * self._room / 1e9
             raise DoesNotFit(
                 f"out of memory: a step of {PROBES[0]} models takes more than {limit:.1f} GB, {PROBE_SHARE:.0%} of "
                 "what is free; make the task or the architecture smaller"

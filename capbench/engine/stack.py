@@ -1,4 +1,4 @@
-"""A stack: the weights, optimiser state and problems of many models, one a lane along the leading axis."""
+"""A stack: the weights and problems of many models, one per lane along the leading axis."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_map
 
-from capbench.engine.guard import (
+from capbench.contract.signatures import Lookup
+from capbench.contract.solver import GradientSolver
+from capbench.contract.task import Problem
+from capbench.engine.checks import (
     checked_loss,
     checked_metrics,
     checked_module,
@@ -22,15 +25,12 @@ from capbench.engine.guard import (
     is_out_of_memory,
     untouched,
 )
-from capbench.engine.lanes import LaneGroup, Pair, TrialSpec, seeded
-from capbench.engine.precision import kept_as
-from capbench.signatures import Lookup
-from capbench.solver import GradientSolver
-from capbench.task import Problem
+from capbench.engine.devices import kept_as
+from capbench.engine.trials import Setup, TrialGroup, TrialSpec, seeded
 
 Named = dict[str, Tensor]
 SMALL_BATCH = 0.25
-"""Share of the grid below which a batch is scored quicker pair by pair."""
+"""Share of the grid below which a batch is scored faster pair by pair."""
 
 
 class LoopFallback(UserWarning):
@@ -39,7 +39,7 @@ class LoopFallback(UserWarning):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each parameter stands in a lane's flat row of weights."""
+    """The position of each parameter in a lane's flat row of weights."""
 
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
@@ -74,7 +74,7 @@ class Stack:
     learning_rate: Tensor
 
     def asking(self, problem: Problem) -> Stack:
-        """The stack with another problem in each lane."""
+        """The stack with another problem per lane."""
         return replace(self, problem=problem)
 
     def snapshot(self) -> Stack:
@@ -93,47 +93,51 @@ class Stack:
         )
 
 
-def make_problem(pair: Pair, trial: TrialSpec, slots: int) -> Problem:
+def make_problem(setup: Setup, trial: TrialSpec, slots: int) -> Problem:
     """A trial's facts, from its data seed alone."""
-    generator = torch.Generator().manual_seed(pair.data_seed(trial))
-    return checked_problem(pair.task.plugin.problem(trial.load, slots, generator), pair.task.plugin, slots)
+    generator = torch.Generator().manual_seed(setup.data_seed(trial))
+    return checked_problem(setup.task.plugin.problem(trial.load, slots, generator), setup.task.plugin, slots)
 
 
-def make_module(pair: Pair, trial: TrialSpec) -> nn.Module:
+def make_module(setup: Setup, trial: TrialSpec) -> nn.Module:
     """A trial's freshly initialised model, from its init seed alone."""
-    with seeded(pair.init_seed(trial)):
-        return checked_module(pair.architecture.plugin.build(pair.task.plugin.signature), pair.architecture.plugin.name)
+    with seeded(setup.init_seed(trial)):
+        return checked_module(
+            setup.architecture.plugin.build(setup.task.plugin.signature), setup.architecture.plugin.name
+        )
 
 
-def make_start(pair: Pair, trial: TrialSpec, problem: Problem) -> nn.Module:
-    """A trial's model as its training starts: freshly initialised, or at weights that the solver knows."""
-    module, solver = make_module(pair, trial), pair.solver.plugin
+def make_start(setup: Setup, trial: TrialSpec, problem: Problem) -> nn.Module:
+    """A trial's model before training: freshly initialised, or with the solver's starting weights."""
+    module, solver = make_module(setup, trial), setup.solver.plugin
     assert isinstance(solver, GradientSolver)
     if type(solver).start is GradientSolver.start:
         return module
-    module = module.to(dtype=kept_as(pair.training.dtype))
-    drawn: Problem = tree_map(placed(pair, torch.device("cpu")), problem)
-    generator = torch.Generator().manual_seed(pair.init_seed(trial))
-    found = solver.start(pair.task.plugin, pair.architecture.plugin, module, drawn, trial.load, generator)
+    module = module.to(dtype=kept_as(setup.training.dtype))
+    drawn: Problem = tree_map(placed(setup, torch.device("cpu")), problem)
+    generator = torch.Generator().manual_seed(setup.init_seed(trial))
+    found = solver.start(setup.task.plugin, setup.architecture.plugin, module, drawn, trial.load, generator)
     module.load_state_dict(checked_start(found, module, solver.name), strict=False)
     return module
 
 
-def placed(pair: Pair, device: torch.device) -> Callable[[Tensor], Tensor]:
+def placed(setup: Setup, device: torch.device) -> Callable[[Tensor], Tensor]:
     """Moves a tensor to the device, floating-point ones in the trial's precision."""
-    dtype = kept_as(pair.training.dtype)
+    dtype = kept_as(setup.training.dtype)
     return lambda tensor: tensor.to(device=device, dtype=dtype if tensor.is_floating_point() else None)
 
 
-def build_stack(group: LaneGroup, device: torch.device) -> tuple[Stack, list[dict[str, float]]]:
-    """Problems and models of a group, each from its own seeds, and what the task says of each problem."""
-    place = placed(group.pair, device)
-    drawn = {seed: make_problem(group.pair, trial, group.slots) for seed, trial in _by_data(group)}
-    examined = {seed: group.pair.task.plugin.examine(problem) for seed, problem in drawn.items()}
-    seeds = [group.pair.data_seed(trial) for trial in group.trials]
+def build_stack(group: TrialGroup, device: torch.device) -> tuple[Stack, list[dict[str, float]]]:
+    """Problems and models of a group, each from its own seeds, and the task's examination of each problem."""
+    place = placed(group.setup, device)
+    drawn = {seed: make_problem(group.setup, trial, group.slots) for seed, trial in _by_data(group)}
+    examined = {seed: group.setup.task.plugin.examine(problem) for seed, problem in drawn.items()}
+    seeds = [group.setup.data_seed(trial) for trial in group.trials]
     problems = [drawn[seed] for seed in seeds]
-    made = {seed: make_start(group.pair, trial, drawn[group.pair.data_seed(trial)]) for seed, trial in _by_init(group)}
-    modules = [made[group.pair.init_seed(trial)] for trial in group.trials]
+    made = {
+        seed: make_start(group.setup, trial, drawn[group.setup.data_seed(trial)]) for seed, trial in _by_init(group)
+    }
+    modules = [made[group.setup.init_seed(trial)] for trial in group.trials]
     layout = Layout.of(modules[0])
     held_fixed = [_fixed(module) for module in modules]
     stack = Stack(
@@ -147,14 +151,14 @@ def build_stack(group: LaneGroup, device: torch.device) -> tuple[Stack, list[dic
     return stack, [examined[seed] for seed in seeds]
 
 
-def _by_data(group: LaneGroup) -> list[tuple[int, TrialSpec]]:
+def _by_data(group: TrialGroup) -> list[tuple[int, TrialSpec]]:
     """One trial for each data set: trials that differ in their learning rate alone share theirs."""
-    return list({group.pair.data_seed(trial): trial for trial in group.trials}.items())
+    return list({group.setup.data_seed(trial): trial for trial in group.trials}.items())
 
 
-def _by_init(group: LaneGroup) -> list[tuple[int, TrialSpec]]:
+def _by_init(group: TrialGroup) -> list[tuple[int, TrialSpec]]:
     """One trial for each start: trials that differ in their learning rate alone share theirs."""
-    return list({group.pair.init_seed(trial): trial for trial in group.trials}.items())
+    return list({group.setup.init_seed(trial): trial for trial in group.trials}.items())
 
 
 def _fixed(module: nn.Module) -> Named:
@@ -166,9 +170,9 @@ def _fixed(module: nn.Module) -> Named:
 class Batched:
     """Loss and metrics of every lane at once: by vmap, or by a loop where a module does not allow it."""
 
-    def __init__(self, pair: Pair, stack: Stack) -> None:
-        self._task = pair.task.plugin
-        self._module = _called(pair, stack)
+    def __init__(self, setup: Setup, stack: Stack) -> None:
+        self._task = setup.task.plugin
+        self._module = _called(setup, stack)
         self._layout = stack.layout
         self._map: Callable[..., Callable[..., object]] = vmap
         try:
@@ -179,13 +183,13 @@ class Batched:
             self._map = _loop
             self._try(stack)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            name = pair.architecture.plugin.name
+            name = setup.architecture.plugin.name
             warnings.warn(
                 f"{name} on {self._task.name} trains one model at a time: {reason}", LoopFallback, stacklevel=2
             )
 
     def _try(self, stack: Stack) -> None:
-        """Loss and metrics once, to see that they work and leave alone what they are lent."""
+        """Computes loss and metrics once, to see that they work and change nothing in place."""
         with untouched(stack.problem, stack.weights, f"{self._task.name}, or the module trained on it,"):
             self.losses(stack)
             self.metrics(stack)
@@ -194,11 +198,6 @@ class Batched:
     def is_batched(self) -> bool:
         """Whether lanes run together rather than one after the other."""
         return self._map is not _loop
-
-    def summed_loss(self, weights: Tensor, fixed: Named, problem: Problem) -> Tensor:
-        """The sum of all lanes' losses as a function of flat weights."""
-        losses: Tensor = vmap(self._loss)(self._layout.split(weights), fixed, problem)
-        return losses.sum()
 
     def losses(self, stack: Stack, weights: Named | None = None) -> Tensor:
         """The loss of each lane, at the stack's weights or at given ones."""
@@ -226,26 +225,26 @@ class Batched:
         return checked_metrics(self._task.metrics(self._outputs(weights, fixed, problem), problem), self._task)
 
 
-def _called(pair: Pair, stack: Stack) -> nn.Module:
-    """The module as the lanes call it: by its fast path where that serves."""
-    signature = pair.task.plugin.signature
-    if isinstance(signature, Lookup) and _fills_grid(pair, stack.problem):
+def _called(setup: Setup, stack: Stack) -> nn.Module:
+    """The module as lanes call it: through its fast path where all lanes score the whole grid."""
+    signature = setup.task.plugin.signature
+    if isinstance(signature, Lookup) and _fills_grid(setup, stack.problem):
         return _GridModule(stack.module, signature)
     return stack.module
 
 
-def _fills_grid(pair: Pair, problem: Problem) -> bool:
-    """Whether every lane asks for the whole grid of inputs, in the grid's order."""
-    signature, tokens = pair.task.plugin.signature, problem.inputs[0]
-    if not (pair.has_grid and isinstance(signature, Lookup) and tokens.shape[1] == signature.n_combinations):
+def _fills_grid(setup: Setup, problem: Problem) -> bool:
+    """Whether the problem of every lane is the whole grid of inputs, in the grid's order."""
+    signature, tokens = setup.task.plugin.signature, problem.inputs[0]
+    if not (setup.has_grid and isinstance(signature, Lookup) and tokens.shape[1] == signature.n_combinations):
         return False
     return bool((tokens == signature.grid().to(tokens.device)).all())
 
 
 class _GridModule(nn.Module):
-    """A module called through its fast path: the logits of the whole grid, of which a batch picks its rows.
+    """A module called through its fast path: the logits of the whole grid, from which a batch takes its rows.
 
-    Of a small batch the module itself is asked.
+    A small batch is scored by the module itself.
     """
 
     def __init__(self, module: nn.Module, signature: Lookup) -> None:

@@ -1,133 +1,138 @@
-"""A training step of all lanes: gradients and update in one, eager or compiled, without waiting for the host."""
+"""A training step of all lanes: forward, loss, backward and update, compiled as a whole or eager."""
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import make_fx  # tested with torch 2.13
 from torch.utils._pytree import tree_structure, tree_unflatten
 
-from capbench.engine.guard import is_out_of_memory
-from capbench.engine.program import Program, compiled, share_saved
-from capbench.engine.stack import Batched, Named, Stack
-from capbench.engine.traced import Traced, is_among, traced
-from capbench.solver import GradientSolver
+from capbench.contract.solver import GradientSolver
+from capbench.engine.checks import is_out_of_memory
+from capbench.engine.devices import counting_dtype
+from capbench.engine.stack import Batched, Named, Stack, build_stack
+from capbench.engine.trials import Setup, TrialGroup
 
-TRACED_AFTER = 400
-"""Steps of one shape after which an eager step is traced: by so many it would have paid. Lanes may leave any time, and
-the next shape must be traced anew; so no more is ever lost than a trace costs. Where no lane leaves before the end,
-that end tells at once."""
+BLOCK = {"cpu": 8, "cuda": 256}
+"""Lanes per call of a compiled step. One size serves a whole search: when lanes end, blocks are left out, and a last
+block that is not full is padded. On a CPU 8 lanes cost 11 to 22 % more per lane than 16 and waste half as much."""
 
-OTHER_NUMBERS = "it does not come to the same numbers"
+Program = Callable[..., list[Tensor]]
+"""A compiled step: takes the tensors of a block, returns its new weights and optimiser state."""
+_programs: dict[object, Program] = {}
+"""Compiled steps of this process, by setup and shapes; workers that are forked later have them too."""
 
 
 class CompileFailed(UserWarning):
     """The step could not be compiled; training goes on without."""
 
 
+def keep_compiled_steps(folder: Path) -> None:
+    """Has torch's compiler cache its work in a folder, unless the user has chosen one. Call before it is imported."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+
+
+def block_of(device: torch.device) -> int:
+    """Lanes per call of a compiled step on a device."""
+    return BLOCK.get(device.type, BLOCK["cpu"])
+
+
 class Step:
     """Changes weights and optimiser state of a stack in place.
 
-    Compiled, it runs over blocks of lanes of one fixed size: the shape stays the same when finished lanes leave, so
-    that a pair is compiled once, and a block's tensors stay in the cache. `block` is that size, None where nothing is
-    compiled, and `program` the compiled step once there is one. Eager, it is traced where lanes stay together for long;
-    `is_steady` says that none leaves before the last step.
+    With `block`, the step is compiled for that many lanes and called block by block: the stack's lanes must be a
+    multiple of it.
     """
 
-    def __init__(
-        self,
-        batched: Batched,
-        solver: GradientSolver,
-        steps: int,
-        block: int | None,
-        program: Program | None = None,
-        is_steady: bool = False,
-    ) -> None:
+    def __init__(self, batched: Batched, setup: Setup, block: int | None = None) -> None:
+        solver = setup.solver.plugin
+        assert isinstance(solver, GradientSolver)
         self._batched = batched
+        self._setup = setup
         self._solver = solver
-        self._steps = steps
+        self._steps = setup.training.steps
         self.block = block
-        self.program = program
-        self._last: Stack | None = None
-        self._can_trace = batched.is_batched
-        self._place: tuple[object, ...] = ()
-        self._steps_there = 0
-        self._traced_after = 0 if is_steady and steps > TRACED_AFTER else TRACED_AFTER
-        self._traced: Traced | None = None
         self.compile_seconds = 0.0
 
-    def n_compiled(self, n_lanes: int) -> int:
-        """How many of so many lanes run in the compiled program: those that fill its blocks.
-
-        A block is given up where it would leave one lane alone, which takes other kernels than two.
-        """
-        rest = n_lanes % self.block if self.block else n_lanes
-        return n_lanes - rest - (self.block if self.block and rest == 1 else 0)
-
-    def share_saved(self) -> float:
-        """The share of the last step's time that compiling is taken to save; none where it cannot be traced."""
-        assert self._last is not None
-        try:
-            return share_saved(self._gradient_of(self._last), _asked(self._last))
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            return 0.0
-
     def __call__(self, stack: Stack, state: Named, step: Tensor) -> None:
-        """One step; `step` is a 0-d tensor, so that its number is data and not part of the program."""
-        self._last, n_lanes = stack, len(stack.weights)
-        n_compiled, block = self.n_compiled(n_lanes), self.block or n_lanes
-        if n_compiled == n_lanes:
-            self._traced = None  # its memory is wanted elsewhere
-        for start in range(0, n_compiled, block):
-            self._run_compiled(*_rows(stack, state, slice(start, start + block)), step)
-        if n_compiled < n_lanes:
-            self._run_eager(*_rows(stack, state, slice(n_compiled, n_lanes)), step)
+        """One step; `step` is a 0-d tensor, so that its number is data and not part of the compiled step."""
+        if self.block is None:
+            self._run_eager(stack, state, step)
+            return
+        for start in range(0, len(stack.weights), self.block):
+            rows = slice(start, start + self.block)
+            part, own_state = stack.kept(rows), {name: tensor[rows] for name, tensor in state.items()}
+            program = self.prepare(part, own_state, step)
+            if program is None:  # it could not be compiled; the blocks so far have not been touched
+                self._run_eager(stack, state, step)
+                return
+            with torch.no_grad():
+                changed = program(*_tensors(part, own_state, step))
+                for tensor, value in zip((part.weights, *own_state.values()), changed, strict=True):
+                    tensor.copy_(value)
 
     def _run_eager(self, stack: Stack, state: Named, step: Tensor) -> None:
-        if self._can_trace and self._run_traced(stack, state, step):
-            return
         self._solver.update(stack.weights, self._gradient(stack), state, stack.learning_rate, step, self._steps)
 
-    def _run_compiled(self, stack: Stack, state: Named, step: Tensor) -> None:
-        if self.program is None and self.block is not None:
-            self._compile(stack, state, step)
-        if self.program is None:  # it could not be compiled
-            self._run_eager(stack, state, step)
-        else:
-            self.program(_touched(stack, state, step))
+    def prepare(self, block: Stack, state: Named, step: Tensor) -> Program | None:
+        """The compiled step for a block of these shapes; None, with a warning, where it cannot be compiled."""
+        tensors = _tensors(block, state, step)
+        key = (self._setup.identity, *((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors))
+        if key not in _programs:
+            started = time.perf_counter()
+            try:
+                _programs[key] = self._compile(block, state, step)
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                self.block = None
+                cause = getattr(error, "inner_exception", error)  # torch.compile wraps what its backend raises
+                reason = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+                warnings.warn(f"the step could not be compiled and runs eagerly: {reason}", CompileFailed, stacklevel=2)
+                return None
+            self.compile_seconds += time.perf_counter() - started
+        return _programs[key]
 
-    def _compile(self, stack: Stack, state: Named, step: Tensor) -> None:
-        """Compiles the step and tries it once; where that fails, the step stays eager."""
-        started = time.perf_counter()
-        try:
-            self.program = self._compiled(stack, state, step)
-        except Exception as error:  # noqa: BLE001 - no compiler here, or a module that it does not take
-            self.block = None
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            warnings.warn(f"the step could not be compiled and runs eagerly: {reason}", CompileFailed, stacklevel=2)
-        else:
-            self.compile_seconds = time.perf_counter() - started
-
-    def _compiled(self, stack: Stack, state: Named, step: Tensor) -> Program:
-        """The whole step as a compiled program, tried on copies: on a CPU it must come to the eager step's numbers."""
-        tensors = _touched(stack, state, step)
-        whole = self._whole(stack, state, make_fx(self._gradient_of(stack))(*_asked(stack)))
-        is_exact = stack.weights.device.type == "cpu"
-        program = compiled(whole, tensors, is_exact)
-        tried, eager = ([tensor.clone() for tensor in tensors] for _ in range(2))
-        program([*tried])
+    def _compile(self, block: Stack, state: Named, step: Tensor) -> Program:
+        """Traces the step to tensor operations, which any module allows, and compiles these with full fusion."""
+        tensors = _tensors(block, state, step)
+        graph = make_fx(self._functional(block, state))(*(tensor.clone() for tensor in tensors))
+        # With several threads, torch 2.13 starts them inside the innermost sum where an axis is shorter than a vector
+        # of sixteen numbers, which takes many times as long; axes of 8 and 10 are common here.
+        is_wide = torch.get_num_threads() > 1 and torch.backends.cpu.get_cpu_capability() == "AVX512"
+        options: dict[str, Any] = {"cpp.vec_isa_ok": True}  # trying out every kind of vectors takes five seconds
+        if is_wide and block.weights.device.type == "cpu":
+            options["cpp.simdlen"] = 256
+        program: Program = torch.compile(graph, dynamic=False, options=options)
         with torch.no_grad():
-            whole(*eager)
-        if is_exact and not _are_same(tried, eager):
-            raise RuntimeError("compiled, " + OTHER_NUMBERS)
+            program(*tensors)  # compiles; the results are dropped
         return program
+
+    def _functional(self, stack: Stack, state: Named) -> Callable[..., list[Tensor]]:
+        """The step as a function of the tensors that it reads, returning those that it changes."""
+        structure = tree_structure((stack.weights, stack.fixed, stack.problem))
+        n_inputs, names = structure.num_leaves, list(state)
+
+        def step(*given: Tensor) -> list[Tensor]:
+            weights, fixed, problem = tree_unflatten(list(given[:n_inputs]), structure)
+            *old_state, rate, number = given[n_inputs:]
+            own = replace(stack, weights=weights.clone(), fixed=fixed, problem=problem)
+            copies = [tensor.clone() for tensor in old_state]
+            own_state = dict(zip(names, copies, strict=True))
+            self._solver.update(own.weights, self._gradient(own), own_state, rate, number, self._steps)
+            if [*own_state] != names or any(a is not b for a, b in zip(own_state.values(), copies, strict=True)):
+                raise TypeError(f"{self._solver.name} makes new tensors of its state, which are lost")
+            return [own.weights, *copies]
+
+        return step
 
     def _gradient(self, stack: Stack) -> Tensor:
         """(lanes, n_parameters). Lanes are independent, so the gradient of their summed losses holds them all."""
@@ -136,87 +141,22 @@ class Step:
         parts = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
         return torch.cat([part.reshape(len(part), -1) for part in parts], dim=1)
 
-    def _run_traced(self, stack: Stack, state: Named, step: Tensor) -> bool:
-        """The step by its operations as they were written down for these tensors; False before these have lasted."""
-        tensors, changed = _touched(stack, state, step), [stack.weights, *state.values()]
-        place = (*(tensor.shape for tensor in tensors), *(tensor.data_ptr() for tensor in changed))
-        if place != self._place:
-            self._place, self._steps_there, self._traced = place, 0, None
-        self._steps_there += 1
-        if self._steps_there <= self._traced_after:
-            return False
-        if self._traced is None:
-            return self._trace(self._whole(stack, state, self._gradient_of(stack)), tensors, changed)
-        with torch.no_grad():
-            self._traced(tensors)
-        return True
 
-    def _trace(self, whole: Callable[..., None], tensors: list[Tensor], changed: list[Tensor]) -> bool:
-        """Writes the step down and takes it; False, and nothing is changed, where that cannot be.
-
-        On a CPU it must come to the eager step's numbers.
-        """
-        before = [tensor.clone() for tensor in changed]
-        eager = [tensor.clone() if tensor.dim() == 0 or is_among(tensor, changed) else tensor for tensor in tensors]
-        try:
-            if tensors[0].device.type == "cpu":
-                whole(*eager)
-            program = traced(whole, tensors, changed)
-            with torch.no_grad():
-                program(tensors)
-            if tensors[0].device.type == "cpu" and not _are_same(tensors, eager):
-                raise RuntimeError("traced, " + OTHER_NUMBERS)
-        except Exception as error:
-            for tensor, former in zip(changed, before, strict=True):
-                tensor.copy_(former)
-            if is_out_of_memory(error):
-                raise
-            self._can_trace = False  # it does what cannot be written down, and may train all the same
-            return False
-        self._traced = program
-        return True
-
-    def _whole(self, stack: Stack, state: Named, gradient: Callable[..., Tensor]) -> Callable[..., None]:
-        """Gradient and update as a function of the tensors that they touch."""
-        n_asked, names = len(_asked(stack)), list(state)
-
-        def step(*given: Tensor) -> None:
-            asked, (*of_state, rate, number) = given[:n_asked], given[n_asked:]
-            own_state = dict(zip(names, of_state, strict=True))
-            self._solver.update(asked[0], gradient(*asked), own_state, rate, number, self._steps)
-            if [*own_state] != names or any(a is not b for a, b in zip(own_state.values(), of_state, strict=True)):
-                raise TypeError(f"{self._solver.name} makes new tensors of its state, which are lost")
-
-        return step
-
-    def _gradient_of(self, stack: Stack) -> Callable[..., Tensor]:
-        """`_gradient` as a function of the tensors that it depends on, for tracing."""
-        structure = tree_structure((stack.weights, stack.fixed, stack.problem))
-
-        def gradient(*given: Tensor) -> Tensor:
-            weights, fixed, problem = tree_unflatten(list(given), structure)
-            return self._gradient(replace(stack, weights=weights, fixed=fixed, problem=problem))
-
-        return gradient
+def compile_step(group: TrialGroup, device: torch.device) -> float:
+    """Compiles the step of a group ahead of its training; returns the seconds that this took."""
+    block, solver = block_of(device), group.setup.solver.plugin
+    assert isinstance(solver, GradientSolver)
+    stack, _ = build_stack(group.part((group.trials * block)[:block]), device)
+    batched = Batched(group.setup, stack)
+    if not batched.is_batched:
+        return 0.0
+    step = Step(batched, group.setup, block)
+    step.prepare(stack, solver.init(stack.weights), torch.zeros((), dtype=counting_dtype(device), device=device))
+    return step.compile_seconds
 
 
-def _asked(stack: Stack) -> list[Tensor]:
-    """The tensors that a gradient depends on, the weights first."""
-    problem = stack.problem  # by hand: a tree of tensors takes longer to walk than a small step to compute
-    return [stack.weights, *stack.fixed.values(), *problem.inputs, problem.targets, problem.mask]
-
-
-def _touched(stack: Stack, state: Named, step: Tensor) -> list[Tensor]:
-    """The tensors that a step reads or changes, those of `_asked` first."""
-    return [*_asked(stack), *state.values(), stack.learning_rate, step]
-
-
-def _are_same(some: list[Tensor], others: list[Tensor]) -> bool:
-    return all(torch.equal(one.nan_to_num(), other.nan_to_num()) for one, other in zip(some, others, strict=True))
-
-
-def _rows(stack: Stack, state: Named, rows: slice) -> tuple[Stack, Named]:
-    """Views of a stack and its optimiser state; themselves where these are all rows."""
-    if rows.stop - rows.start == len(stack.weights):
-        return stack, state
-    return stack.kept(rows), {name: tensor[rows] for name, tensor in state.items()}
+def _tensors(stack: Stack, state: Named, step: Tensor) -> list[Tensor]:
+    """The tensors that a step reads, those of the stack first and in the order of their tree."""
+    problem = stack.problem  # by hand: walking a tree takes longer than a small step
+    own = [stack.weights, *stack.fixed.values(), *problem.inputs, problem.targets, problem.mask]
+    return [*own, *state.values(), stack.learning_rate, step]

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
-from capbench.engine.compiling import Compiling
+from capbench.contract.solver import GradientSolver
+from capbench.documents.result import Trial, TrialStatus, Worker
+from capbench.engine.checks import is_out_of_memory
 from capbench.engine.construct import construct_group
 from capbench.engine.cost import Cost
 from capbench.engine.devices import keep_memory, use_fitting_threads
-from capbench.engine.guard import is_out_of_memory
-from capbench.engine.lanes import LaneGroup, TrialSpec
 from capbench.engine.memory import DoesNotFit, lanes_that_fit
-from capbench.engine.train import OnProgress, OnTrial, train_group
+from capbench.engine.modes import TRIAL_TIMEOUT
+from capbench.engine.train import OnProgress, OnTrials, train_group
+from capbench.engine.trials import TrialGroup, TrialSpec
 from capbench.errors import TrialTimedOut, UserError
 from capbench.executors.deadline import Deadline
-from capbench.results import Trial, TrialStatus, Worker
-from capbench.solver import GradientSolver
 
-TRIAL_TIMEOUT = 600.0
-"""Seconds without a sign of progress after which a group counts as hanging."""
 SHORTER = 2 / 3
 """The limit shrinks so with each halving: one hanging trial then costs three limits at most, however many lanes."""
 MOST_WAITED = 4
@@ -51,15 +48,12 @@ class LocalExecutor:
     def __init__(
         self,
         device: torch.device,
-        compiling: Compiling = Compiling(),  # noqa: B008 - frozen
         trial_timeout: float = TRIAL_TIMEOUT,
     ) -> None:
         self._device = device
-        self._compiling = compiling
         self._timeout = trial_timeout
         self._waited = 0.0
         self._most_lanes: dict[tuple[str, int], int] = {}
-        compiling.prepare()  # before torch's compiler is imported, by whatever: it then settles where it keeps its work
         if device.type == "cpu":
             keep_memory()
             use_fitting_threads()
@@ -69,44 +63,43 @@ class LocalExecutor:
         """Nobody: this process trains."""
         return ()
 
-    def run(self, groups: Iterable[LaneGroup], on_trial: OnTrial, on_progress: OnProgress) -> Cost:
+    def run(self, groups: Iterable[TrialGroup], on_trials: OnTrials, on_progress: OnProgress) -> Cost:
         """Runs each group to its end."""
         cost = Cost()
         for group in groups:
             try:
                 parts = self._fitting(group)
             except DoesNotFit as error:
-                for trial in group.trials:
-                    on_trial(failed_trial(group, trial, str(error)), {})
+                on_trials([failed_trial(group, trial, str(error)) for trial in group.trials])
                 continue
             for part in parts:
-                self._run_group(part, on_trial, on_progress, self._timeout, cost)
+                self._run_group(part, on_trials, on_progress, self._timeout, cost)
         return cost
 
-    def _fitting(self, group: LaneGroup) -> list[LaneGroup]:
+    def _fitting(self, group: TrialGroup) -> list[TrialGroup]:
         """The group in parts that fit the device's memory, by estimate or by what has not fitted before."""
-        size = self._most_lanes.get((group.pair.identity, group.slots)) or self._estimated(group)
+        size = self._most_lanes.get((group.setup.identity, group.slots)) or self._estimated(group)
         return group.parts(size)
 
-    def _estimated(self, group: LaneGroup) -> int:
+    def _estimated(self, group: TrialGroup) -> int:
         """How many lanes should fit; DoesNotFit where the smallest group would not."""
         try:
             with Deadline(self._timeout).watching():
-                return lanes_that_fit(group.pair, group.slots, self._device)
+                return lanes_that_fit(group.setup, group.slots, self._device)
         except DoesNotFit:
             raise
         except Exception:  # noqa: BLE001 - the plugin border: what fails here fails in training too, and is recorded there
             return len(group.trials)
 
     def _run_group(
-        self, group: LaneGroup, on_trial: OnTrial, on_progress: OnProgress, timeout: float, cost: Cost
+        self, group: TrialGroup, on_trials: OnTrials, on_progress: OnProgress, timeout: float, cost: Cost
     ) -> None:
         """Trains a group; where that fails, its halves, so that only the trials at fault are lost."""
         ended: set[str] = set()
 
-        def report(trial: Trial, weights: dict[str, Tensor]) -> None:
-            on_trial(trial, weights)
-            ended.add(trial.key)
+        def report(trials: Sequence[Trial]) -> None:
+            on_trials(trials)
+            ended.update(trial.key for trial in trials)
 
         fault = self._attempt(group, report, on_progress, timeout, cost)
         left = tuple(trial for key, trial in group.by_key.items() if key not in ended)
@@ -115,35 +108,34 @@ class LocalExecutor:
         if fault.is_memory:
             self._remember(group, len(left))
         if len(left) == 1 or (fault.is_timeout and self._gives_up(timeout)):
-            for trial in left:
-                on_trial(failed_trial(group, trial, fault.record), {})
+            on_trials([failed_trial(group, trial, fault.record) for trial in left])
             return
         shorter = timeout * SHORTER if fault.is_timeout else timeout
         for half in (left[: len(left) // 2], left[len(left) // 2 :]):
             smaller = group.part(half)
             for part in self._fitting(smaller) if fault.is_memory else [smaller]:
-                self._run_group(part, on_trial, on_progress, shorter, cost)
+                self._run_group(part, on_trials, on_progress, shorter, cost)
 
     def _attempt(
-        self, group: LaneGroup, on_trial: OnTrial, on_progress: OnProgress, timeout: float, cost: Cost
+        self, group: TrialGroup, on_trials: OnTrials, on_progress: OnProgress, timeout: float, cost: Cost
     ) -> Fault | None:
         """Runs a group once: nothing, or what went wrong."""
         deadline = Deadline(timeout)
 
-        def keep(trial: Trial, weights: dict[str, Tensor]) -> None:
+        def report(trials: Sequence[Trial]) -> None:
             with deadline.paused():
-                on_trial(trial, weights)
+                on_trials(trials)
 
-        def tell(step: int, n_alive: int) -> None:
+        def progress(step: int, n_alive: int) -> None:
             with deadline.paused():
                 on_progress(step, n_alive)
 
         try:
             with deadline.watching():
-                if isinstance(group.pair.solver.plugin, GradientSolver):
-                    cost.add(train_group(group, self._device, keep, tell, self._compiling))
+                if isinstance(group.setup.solver.plugin, GradientSolver):
+                    cost.add(train_group(group, self._device, report, progress))
                 else:
-                    cost.add(construct_group(group, self._device, keep, tell))
+                    cost.add(construct_group(group, self._device, report, progress))
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - the plugin border: any fault of a plugin costs its trial only
@@ -151,9 +143,9 @@ class LocalExecutor:
             return Fault(text, isinstance(error, TrialTimedOut), is_out_of_memory(error))
         return None
 
-    def _remember(self, group: LaneGroup, n_lanes: int) -> None:
+    def _remember(self, group: TrialGroup, n_lanes: int) -> None:
         """Later groups of the same shape start at half of what did not fit."""
-        self._most_lanes[group.pair.identity, group.slots] = max(1, n_lanes // 2)
+        self._most_lanes[group.setup.identity, group.slots] = max(1, n_lanes // 2)
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -163,10 +155,10 @@ class LocalExecutor:
         return self._waited >= MOST_WAITED * self._timeout
 
 
-def failed_trial(group: LaneGroup, trial: TrialSpec, error: str) -> Trial:
+def failed_trial(group: TrialGroup, trial: TrialSpec, error: str) -> Trial:
     """The record of a trial that could not be run."""
     return Trial(
-        key=group.pair.key(trial),
+        key=group.setup.key(trial),
         load=trial.load,
         seed=trial.seed,
         learning_rate=trial.learning_rate,

@@ -1,1 +1,1 @@
-"""Reports: a result as text and as a picture. Everything here is derived from the result document."""
+"""Results for people to read: text, plots, pages and progress displays."""

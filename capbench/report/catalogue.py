@@ -1,4 +1,4 @@
-"""What is installed, as data and as text: the list, one plugin's description, and who provides what."""
+"""Installed plugins, as data and as text: the list, the description of one, and who provides what."""
 
 from __future__ import annotations
 
@@ -8,20 +8,28 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from capbench.bound import Bound
+from capbench.contract.bound import Bound
+from capbench.contract.plugin import Plugin
+from capbench.contract.solver import Solver
+from capbench.contract.task import Task
+from capbench.documents.result import Record
+from capbench.documents.text import plain, table
 from capbench.errors import CapbenchError
-from capbench.plugin import Plugin
-from capbench.provenance import Provenance, code_hash
-from capbench.registry import HOOKS, Provided, Registry
-from capbench.report.text import plain, table
-from capbench.request import check_pair
-from capbench.results import Record
-from capbench.solver import Solver
-from capbench.task import Task
+from capbench.measure.matching import count_parameters
+from capbench.registry.provenance import Provenance, code_hash
+from capbench.registry.registry import HOOKS, Provided, Registry
+
+KIND_MEANINGS = {
+    "lower": "weights exist that hold this much",
+    "upper": "impossible beyond",
+    "law": "order of growth, constant unknown",
+}
+LIMIT_SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+"""JSON schema limits of a field as shown to users."""
 
 
-class Entry(Record):
-    """A plugin in the list."""
+class CatalogueEntry(Record):
+    """One plugin in the list."""
 
     name: str
     kind: str
@@ -30,8 +38,8 @@ class Entry(Record):
     provided_by: str
 
 
-class Fit(Record):
-    """Whether a pair fits at its default sizes, and if not, why."""
+class PairFit(Record):
+    """Whether a task and an architecture fit at their default sizes, and if not, why."""
 
     task: str
     architecture: str
@@ -40,17 +48,17 @@ class Fit(Record):
 
 
 class Catalogue(Record):
-    """All that can be named on the command line."""
+    """All plugins that can be named on the command line, and which pairs fit."""
 
-    tasks: tuple[Entry, ...]
-    architectures: tuple[Entry, ...]
-    bounds: tuple[Entry, ...]
-    solvers: tuple[Entry, ...]
-    pairs: tuple[Fit, ...]
+    tasks: tuple[CatalogueEntry, ...]
+    architectures: tuple[CatalogueEntry, ...]
+    bounds: tuple[CatalogueEntry, ...]
+    solvers: tuple[CatalogueEntry, ...]
+    pairs: tuple[PairFit, ...]
 
 
 class FieldDescription(Record):
-    """A field that --set can change."""
+    """One field that --set can change."""
 
     name: str
     type: str
@@ -61,16 +69,16 @@ class FieldDescription(Record):
 class Description(Record):
     """One plugin in full."""
 
-    entry: Entry
+    entry: CatalogueEntry
     about: dict[str, str]
-    """What else its kind has to say: a task's criterion, a bound's statement and source."""
+    """Further labels and texts by kind: the criterion of a task, the statement and source of a bound."""
     fields: tuple[FieldDescription, ...]
     presets: dict[str, dict[str, JsonValue]]
     code_hash: str
 
 
 class InstalledEntry(Record):
-    """An entry point that was found."""
+    """One entry point, with what it provides or why it failed."""
 
     entry_point: str
     distribution: str
@@ -81,15 +89,15 @@ class InstalledEntry(Record):
     traceback: str | None = None
 
 
-class Installed(Record):
-    """Everything found, loaded or not."""
+class InstalledPlugins(Record):
+    """All entry points, loaded and failed."""
 
     plugins: tuple[InstalledEntry, ...]
     failed: tuple[InstalledEntry, ...]
 
 
-def catalogue(registry: Registry) -> Catalogue:
-    """Every plugin with its summary, and the matrix of pairs."""
+def build_catalogue(registry: Registry) -> Catalogue:
+    """Every plugin with its summary, and every pair with whether it fits."""
     return Catalogue(
         tasks=_entries(registry.tasks.values()),
         architectures=_entries(registry.architectures.values()),
@@ -100,25 +108,27 @@ def catalogue(registry: Registry) -> Catalogue:
 
 
 def catalogue_text(found: Catalogue) -> str:
-    """The list as tables."""
-    shelves = {
+    """One table per kind of plugin, and the matrix of pairs."""
+    by_kind = {
         "tasks": found.tasks,
         "architectures": found.architectures,
         "bounds": found.bounds,
         "solvers": found.solvers,
     }
     parts = [
-        table([(e.name, e.summary, e.provided_by) for e in shelf], (kind, "", "from"))
-        for kind, shelf in shelves.items()
+        table([(e.name, e.summary, e.provided_by) for e in entries], (kind, "", "from"))
+        for kind, entries in by_kind.items()
     ]
     names = [t.name for t in found.tasks]
     fits = {(p.task, p.architecture): p.fits for p in found.pairs}
     rows = [[a.name, *("yes" if fits[t, a.name] else "–" for t in names)] for a in found.architectures]
-    return "\n\n".join([*parts, table(rows, ("fits", *names)), "capbench describe NAME explains one"])
+    return "\n\n".join(
+        [*parts, table(rows, ("fits", *names)), "next:\n  capbench describe NAME   # the fields of one plugin"]
+    )
 
 
-def description(provided: Provided[Any]) -> Description:
-    """A plugin's fields, and what its kind has to say."""
+def describe(provided: Provided[Any]) -> Description:
+    """One plugin with its fields, presets and the facts of its kind."""
     cls: type[Plugin] = provided.cls
     return Description(
         entry=_entry(provided),
@@ -130,20 +140,20 @@ def description(provided: Provided[Any]) -> Description:
 
 
 def description_text(found: Description) -> str:
-    """One plugin for a person."""
+    """The description of one plugin as text."""
     entry = found.entry
     lines = [
         plain(f"{entry.name} · {entry.kind}, version {entry.version}, from {entry.provided_by}"),
         plain(entry.summary),
     ]
-    lines += [plain(f"{label}: {words}") for label, words in found.about.items()]
+    lines += [plain(f"{label}: {text}") for label, text in found.about.items()]
     parts = ["\n".join(lines)]
     if found.fields:
         rows = [(f.name, f.default, f.type, f.description) for f in found.fields]
         parts.append(table(rows, ("field", "default", "type", "meaning")))
         section = {"architecture": "arch"}.get(entry.kind, entry.kind)
         if section in ("task", "arch", "solver"):
-            parts.append(plain(f"change one with --set {section}.{found.fields[0].name}=VALUE"))
+            parts.append(plain(f"to change a field: --set {section}.{found.fields[0].name}=VALUE"))
     if found.presets:
         parts.append(
             "\n".join(
@@ -154,20 +164,20 @@ def description_text(found: Description) -> str:
     return "\n\n".join(parts)
 
 
-def installed(registry: Registry) -> Installed:
-    """Entry points, with what each provides or why it failed."""
-    shelves = (registry.tasks, registry.architectures, registry.bounds, registry.solvers)
-    return Installed(
+def list_installed(registry: Registry) -> InstalledPlugins:
+    """All entry points, with what each provides or why it failed."""
+    by_kind = (registry.tasks, registry.architectures, registry.bounds, registry.solvers)
+    return InstalledPlugins(
         plugins=tuple(
-            _installed(p, provides=tuple(n for shelf in shelves for n, q in shelf.items() if q.provenance == p))
+            _installed(p, provides=tuple(n for plugins in by_kind for n, q in plugins.items() if q.provenance == p))
             for p in registry.loaded
         ),
         failed=tuple(_installed(f.provenance, error=f.reason, traceback=f.details) for f in registry.failures),
     )
 
 
-def installed_text(found: Installed, with_traceback: bool) -> str:
-    """The same, as tables."""
+def installed_text(found: InstalledPlugins, with_traceback: bool) -> str:
+    """Loaded and failed entry points as tables."""
     rows = [(p.entry_point, f"{p.distribution} {p.version}", p.module, ", ".join(p.provides)) for p in found.plugins]
     parts = [table(rows, ("plugin", "distribution", "module", "provides"))]
     if found.failed:
@@ -176,7 +186,7 @@ def installed_text(found: Installed, with_traceback: bool) -> str:
         if with_traceback:
             parts += [plain(p.traceback or "") for p in found.failed]
         else:
-            parts.append("capbench plugins --traceback shows where")
+            parts.append("next:\n  capbench plugins --traceback   # where each failed")
     return "\n\n".join(parts)
 
 
@@ -194,28 +204,28 @@ def _installed(
     )
 
 
-def _entries(shelf: Iterable[Provided[Any]]) -> tuple[Entry, ...]:
-    return tuple(_entry(provided) for provided in shelf)
+def _entries(plugins: Iterable[Provided[Any]]) -> tuple[CatalogueEntry, ...]:
+    return tuple(_entry(provided) for provided in plugins)
 
 
-def _entry(provided: Provided[Any]) -> Entry:
+def _entry(provided: Provided[Any]) -> CatalogueEntry:
     cls = provided.cls
     kind = next(base.__name__.lower() for base in HOOKS.values() if issubclass(cls, base))
     summary = (inspect.getdoc(cls) or "").partition("\n")[0] if "__doc__" in vars(cls) else ""
     origin = f"{provided.provenance.distribution} {provided.provenance.version}"
-    return Entry(name=cls.name, kind=kind, summary=summary, version=cls.version, provided_by=origin)
+    return CatalogueEntry(name=cls.name, kind=kind, summary=summary, version=cls.version, provided_by=origin)
 
 
-def _fit(task: Provided[Any], architecture: Provided[Any]) -> Fit:
-    """Tries the pair at default sizes, without memory behind it."""
+def _fit(task: Provided[Any], architecture: Provided[Any]) -> PairFit:
+    """Checks the pair at its default sizes, without allocating memory."""
     names = {"task": task.cls.name, "architecture": architecture.cls.name}
     try:
-        check_pair(task.cls(), architecture.cls())
+        count_parameters(task.cls(), architecture.cls())
     except CapbenchError as error:
-        return Fit(**names, fits=False, reason=str(error))
-    except Exception as error:  # noqa: BLE001 - the plugin border: a pair that raises does not fit
-        return Fit(**names, fits=False, reason=f"{type(error).__name__}: {error}")
-    return Fit(**names, fits=True)
+        return PairFit(**names, fits=False, reason=str(error))
+    except Exception as error:  # noqa: BLE001 - plugin code may raise anything: such a pair does not fit
+        return PairFit(**names, fits=False, reason=f"{type(error).__name__}: {error}")
+    return PairFit(**names, fits=True)
 
 
 def _about(cls: type[Plugin]) -> dict[str, str]:
@@ -223,49 +233,37 @@ def _about(cls: type[Plugin]) -> dict[str, str]:
         return {
             "statement": cls.statement,
             "formula": cls.formula,
-            "kind": f"{cls.kind.value} ({_first_sentence(cls.kind)})",
+            "kind": f"{cls.kind.value} ({KIND_MEANINGS[cls.kind.value]})",
             "source": f"{cls.citation} [{cls.pedigree.value}]",
         }
     if issubclass(cls, Solver):
-        return {"precision": f"{cls.dtype}, unless --dtype says otherwise", **_details(cls)}
+        return {"precision": f"{cls.dtype}, unless --dtype is given", **_details(cls)}
     if issubclass(cls, Task):
         task = cls()
         rates = ", ".join(f"{rate:g}" for rate in task.recipe.learning_rates)
         return {
-            "a fact is": f"one {task.fact}; up to {task.max_load} at the default sizes",
+            "fact": f"one {task.fact}; up to {task.max_load} at the default sizes",
             "held when": str(task.criterion),
-            "trained for": f"{task.recipe.steps} steps at most, at learning rates {rates}",
+            "trained for": f"up to {task.recipe.steps} steps, at learning rates {rates}",
             **_details(cls),
         }
     return _details(cls)
 
 
 def _details(cls: type[Plugin]) -> dict[str, str]:
-    """What the docstring says beyond its first line."""
+    """The docstring after its first line."""
     rest = " ".join((inspect.getdoc(cls) or "").partition("\n")[2].split()) if "__doc__" in vars(cls) else ""
     return {"more": rest} if rest else {}
-
-
-def _first_sentence(kind: object) -> str:
-    meanings = {
-        "lower": "weights exist that hold this much",
-        "upper": "impossible beyond",
-        "law": "order of growth, constant unknown",
-    }
-    return meanings[str(kind)]
 
 
 def _field(name: str, cls: type[Plugin]) -> FieldDescription:
     info = cls.model_fields[name]
     schema = cls.model_json_schema()["properties"][name]
     kind = "|".join(schema["enum"]) if "enum" in schema else schema.get("type", "any")
-    limits = [f"{sign}{schema[key]}" for key, sign in LIMITS.items() if key in schema]
+    limits = [f"{sign}{schema[key]}" for key, sign in LIMIT_SIGNS.items() if key in schema]
     return FieldDescription(
         name=name,
         type=" ".join([kind, *limits]),
         default=schema.get("default"),
         description=info.description or "",
     )
-
-
-LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}

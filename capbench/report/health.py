@@ -1,4 +1,4 @@
-"""Is everything here that a run needs? Versions, devices, plugins and the store."""
+"""What `capbench doctor` reports: versions, devices, plugins and the state of the store."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from importlib.metadata import version
 import torch
 
 from capbench import __version__
-from capbench.errors import StoreTorn, StoreUnavailable
-from capbench.registry import Registry
-from capbench.report.text import plain, table
-from capbench.results import Record
-from capbench.salvage import salvage
-from capbench.store import TORN_REMEDY, Store, home
+from capbench.documents.result import Record
+from capbench.documents.text import plain, table
+from capbench.errors import StoreDamaged, StoreUnavailable
+from capbench.registry.registry import Registry
+from capbench.store.repair import repair_store
+from capbench.store.store import REPAIR_REMEDY, Store, home
 
 LIBRARIES = ("torch", "numpy", "scipy", "pydantic", "pluggy", "click", "altair", "rich")
 
 
 class Health(Record):
-    """What was found, and whether a run would work."""
+    """Versions, devices, plugins and the store, and whether a run would work."""
 
     capbench: str
     python: str
@@ -37,8 +37,8 @@ class Health(Record):
     healthy: bool
 
 
-def health(registry: Registry) -> Health:
-    """Looks at everything once. Opens the store, which makes it where there is none."""
+def check_health(registry: Registry) -> Health:
+    """Checks everything once. Opens the store, which creates it if there is none."""
     status, n_trials, n_runs = _store()
     return Health(
         capbench=__version__,
@@ -58,13 +58,13 @@ def health(registry: Registry) -> Health:
 
 
 def health_text(found: Health) -> str:
-    """The same for a person."""
+    """The health report as text."""
     rows = [
         ("capbench", found.capbench),
         ("python", f"{found.python}, {found.platform}"),
         ("libraries", ", ".join(f"{name} {release}" for name, release in found.libraries.items())),
         ("devices", ", ".join(found.devices)),
-        ("cores", f"{found.cores}, torch uses {found.threads} threads"),
+        ("cores", f"{found.cores}; torch threads: {found.threads}"),
         ("store", f"{found.store}: {found.store_status}, {found.n_trials} trials, {found.n_runs} runs"),
         *(("plugin", failure) for failure in found.failed_plugins),
     ]
@@ -73,24 +73,24 @@ def health_text(found: Health) -> str:
 
 
 def repair() -> list[str]:
-    """Mends the store where it needs it, and says what was done."""
+    """Repairs the store if it needs it, and returns lines that say what was done."""
     try:
         store = Store(home())
         try:
-            verdict = store.integrity()
-            n_dead = store.drop_dead_claims() if verdict == "ok" else 0
+            verdict = store.check_integrity()
+            n_dead = store.drop_dead_leases() if verdict == "ok" else 0
         finally:
             store.close()
-    except StoreTorn as error:
+    except StoreDamaged as error:
         verdict, n_dead = str(error), 0
     if verdict == "ok":
-        return [f"forgot {n_dead} claims of processes that are gone"] if n_dead else ["the store needs no repair"]
-    saved = salvage(home())
+        return [f"released {n_dead} leases of dead processes"] if n_dead else ["the store needs no repair"]
+    saved = repair_store(home())
     return [
-        f"the store was torn: {' '.join(verdict.split())}",
-        f"it was set aside, whole, as {saved.set_aside}",
-        f"{saved.n_trials} trials and {saved.n_runs} runs could be read and are in the new store; "
-        "what is missing is trained anew when next needed",
+        f"the store was damaged: {' '.join(verdict.split())}",
+        f"the old file was kept as {saved.set_aside}",
+        f"{saved.n_trials} trials and {saved.n_runs} runs were recovered into the new store; "
+        "missing trials are trained again when needed",
     ]
 
 
@@ -98,8 +98,11 @@ def _store() -> tuple[str, int, int]:
     try:
         store = Store(home())
         try:
-            verdict = store.integrity()
-            return verdict if verdict == "ok" else f"torn ({' '.join(verdict.split())}); {TORN_REMEDY}", *store.counts()
+            verdict = store.check_integrity()
+            return (
+                verdict if verdict == "ok" else f"damaged ({' '.join(verdict.split())}); {REPAIR_REMEDY}",
+                *store.counts(),
+            )
         finally:
             store.close()
     except StoreUnavailable as error:

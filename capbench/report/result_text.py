@@ -1,4 +1,4 @@
-"""One result as a person reads it in a terminal."""
+"""One result as text for a terminal, and the profile of its run."""
 
 from __future__ import annotations
 
@@ -6,20 +6,31 @@ import math
 from collections import defaultdict
 from statistics import fmean
 
-from capbench.bound import D_K, FACTS
-from capbench.report.text import number, plain, table
-from capbench.results import BoundRecord, Capacity, RateWindow, Result, Trial, TrialStatus
-from capbench.theory import BUDGETS
+from capbench.contract.bound import D_K, FACTS
+from capbench.documents.result import BoundRecord, Capacity, RateWindow, Result, Timing, Trial, TrialStatus
+from capbench.documents.text import number, plain, table
+
+PHASES = {
+    "build": "drawing facts and initial weights, sizing groups",
+    "compile": "compiling the training step",
+    "steps": "training steps: forward, backward, update",
+    "metrics": "computing the metrics at every evaluation",
+    "verdicts": "deciding which trials end",
+    "store": "writing finished trials to disk",
+    "construct": "computing weights from a theorem",
+    "planning": "search, fits, bounds, reading the store",
+}
+PROFILE_BAR_WIDTH = 24
 
 
 def result_text(result: Result, fact: str) -> str:
-    """The answer first, then theory, the trials it rests on, and what to try next."""
+    """The answer first, then bounds, the trials behind the answer, and commands to try next."""
     parts = [
         _heading(result),
         _answer(result, fact),
         _three_numbers(result, fact),
         _bounds(result),
-        _found(result),
+        _data(result),
         _by_point(result, fact),
         _failures(result),
         _cost(result),
@@ -37,18 +48,18 @@ def _heading(result: Result) -> str:
 def _answer(result: Result, fact: str) -> str:
     rows = answer_rows(result, fact)
     width = max(len(label) for label, _ in rows)
-    return "\n".join(f"{label:<{width}}  {plain(words)}" for label, words in rows)
+    return "\n".join(f"{label:<{width}}  {plain(text)}" for label, text in rows)
 
 
 def answer_rows(result: Result, fact: str) -> list[tuple[str, str]]:
-    """The answer and what it rests on, as labels and words; the answer itself first, then its interval."""
+    """Labels and texts of the answer and of how it was measured; the answer itself first, then its interval."""
     capacity, rates = result.capacity, result.rates
     rows = [
-        (_capacity_label(result), f"{_capacity_words(result, fact)}"),
+        (_capacity_label(result), _capacity_value(result, fact)),
         ("interval", f"{_interval(result)}, over {result.protocol.varies}"),
         ("criterion", f"{result.protocol.criterion}, met by half of the trials"),
         ("parameters", number(result.n_parameters)),
-        ("bits", f"{number(result.bits)}, {result.bits_per_parameter:.3g} a parameter"),
+        ("bits", f"{number(result.bits)} ({result.bits_per_parameter:.3g} per parameter)"),
     ]
     if capacity.kind in ("success_rate", "overload"):
         rows[2] = ("criterion", str(result.protocol.criterion))
@@ -56,7 +67,7 @@ def answer_rows(result: Result, fact: str) -> list[tuple[str, str]]:
         ends = f"{number(capacity.d_qk_total_low)} to {number(capacity.d_qk_total_high)}"
         rows.insert(2, ("D_K*", f"{number(capacity.d_qk_total)} ({ends})"))
     if rates is not None:
-        rows.append(("learning rate", _window(rates)))
+        rows.append(("learning rate", _learning_rates(rates)))
     return rows
 
 
@@ -69,7 +80,7 @@ def _capacity_label(result: Result) -> str:
     }[result.capacity.kind]
 
 
-def _capacity_words(result: Result, fact: str) -> str:
+def _capacity_value(result: Result, fact: str) -> str:
     capacity, protocol = result.capacity, result.protocol
     if capacity.kind == "success_rate":
         return f"{capacity.estimate:.0%} of the trials hold {protocol.at} {fact}s"
@@ -85,29 +96,28 @@ def _interval(result: Result) -> str:
     capacity = result.capacity
     shown = "{:.0%}".format if capacity.kind == "success_rate" else number
     low, high = (shown(end) if end is not None else "open" for end in (capacity.ci_low, capacity.ci_high))
-    words = f"{capacity.confidence:.0%}: {low} to {high}"
-    if capacity.kind != "success_rate":
-        words += f" ({relative})" if (relative := _relative(capacity)) else ""
-    return words
+    interval = f"{capacity.confidence:.0%}: {low} to {high}"
+    relative = "" if capacity.kind == "success_rate" else _relative(capacity)
+    return f"{interval} ({relative})" if relative else interval
 
 
 def _relative(capacity: Capacity) -> str:
-    """Half of the interval as a share; nothing where an end is open or not positive."""
+    """Half the width of the interval as a share of the estimate; empty where an end is open or not positive."""
     low, high = capacity.ci_low, capacity.ci_high
     return f"±{(high / low) ** 0.5 - 1:.0%}" if low and high and low > 0 else ""
 
 
-def _window(rates: RateWindow) -> str:
-    """The best rate and the window of those that work."""
+def _learning_rates(rates: RateWindow) -> str:
+    """The best rate, the rates that work and those tried."""
     tried = ", ".join(f"{rate:g}" for rate in rates.tried)
     if not rates.working:
-        return f"none held (of {tried}); {rates.best:g} came nearest"
-    dropped = f"; {', '.join(f'{rate:g}' for rate in rates.pruned)} dropped on the way" if rates.pruned else ""
+        return f"none held (of {tried}); {rates.best:g} came closest"
+    dropped = f"; {', '.join(f'{rate:g}' for rate in rates.pruned)} dropped early" if rates.pruned else ""
     return f"{rates.best:g} held most; working: {', '.join(f'{r:g}' for r in rates.working)} (of {tried}){dropped}"
 
 
 def _three_numbers(result: Result, fact: str) -> str:
-    """What is guaranteed, what explicit weights reach, and what training finds, side by side."""
+    """The guaranteed, the constructed and the trained capacity, side by side."""
     capacity = result.capacity
     guarantees = [b.value for b in result.bounds if b.kind == "lower" and b.quantity == FACTS and b.value is not None]
     if capacity.kind != "largest_load" or not (guarantees or result.constructed):
@@ -123,14 +133,14 @@ def _three_numbers(result: Result, fact: str) -> str:
 
 
 def _with_sign(capacity: Capacity) -> str:
-    """The estimate: "below" where even the smallest load was missed, "at most" where the smallest budget was enough."""
+    """The estimate, as "below" where even the smallest load failed, "at most" where the smallest budget was enough."""
     below = "at most " if capacity.kind == "least_budget" else "below "
     sign = {"estimated": "", "at_least": "at least ", "below": below}[capacity.status]
     return f"{sign}{number(capacity.estimate)}"
 
 
 def brief_capacity(result: Result) -> str:
-    """The answer in a word or two: 212 ±8%, at least 400, 75% of trials."""
+    """The answer in short: 212 ±8%, at least 400, 75% of trials."""
     capacity = result.capacity
     if capacity.kind == "success_rate":
         return f"{capacity.estimate:.0%} of trials"
@@ -138,8 +148,8 @@ def brief_capacity(result: Result) -> str:
     return f"{_with_sign(capacity)} {_relative(capacity) if is_estimated else ''}".rstrip()
 
 
-def _found(result: Result) -> str:
-    """What was found of the data and the models themselves."""
+def _data(result: Result) -> str:
+    """Quantities measured on the data and the trained models."""
     return plain("\n".join(f"{name.replace('_', ' ')}: {number(value)}" for name, value in result.data.items()))
 
 
@@ -148,7 +158,7 @@ def _bounds(result: Result) -> str:
 
 
 def bounds_table(bounds: list[BoundRecord]) -> str:
-    """Bounds with what was measured next to them; the kinds in columns of their own."""
+    """Bounds next to the measured values, with one column per kind of bound."""
     if not bounds:
         return ""
     headers, *rows = bound_rows(bounds)
@@ -156,13 +166,13 @@ def bounds_table(bounds: list[BoundRecord]) -> str:
 
 
 def bound_rows(bounds: list[BoundRecord]) -> list[tuple[str, ...]]:
-    """Headers, then a row a bound; columns that would be empty are left out."""
+    """Headers, then one row per bound; empty columns are left out."""
     rows = [
         (
             b.id,
             b.quantity,
             number(b.value) if b.kind == "lower" else "",
-            f"{'≥ ' if b.quantity in BUDGETS else ''}{number(b.value)}" if b.kind == "upper" else "",
+            f"{'≥ ' if b.is_floor else ''}{number(b.value)}" if b.kind == "upper" else "",
             number(b.value) if b.kind == "law" else "",
             number(b.measured),
             f"constant {number(b.constant)}" if b.kind == "law" else number(b.ratio),
@@ -171,29 +181,29 @@ def bound_rows(bounds: list[BoundRecord]) -> list[tuple[str, ...]]:
         )
         for b in bounds
     ]
-    headers = ("bound", "of", "guaranteed", "impossible beyond", "law", "measured", "ratio", "pedigree", "note")
+    headers = ("bound", "quantity", "guaranteed", "impossible beyond", "law", "measured", "ratio", "pedigree", "note")
     used = [i for i, _ in enumerate(headers) if i < 2 or any(row[i] not in ("", "–") for row in rows)]
     return [tuple(row[i] for i in used) for row in (headers, *rows)]
 
 
 def _by_point(result: Result, fact: str) -> str:
-    """How the trials at the leading rate went, point by point."""
+    """How the trials at the best rate ended, one row per load or budget."""
     rate = result.rates.best if result.rates else None
     points: dict[int, list[Trial]] = defaultdict(list)
     for trial in result.trials:
         if trial.learning_rate == rate:
-            points[trial.load if trial.budget is None else trial.budget].append(trial)
+            points[trial.at].append(trial)
     metric = result.protocol.criterion.metric
     rows = []
     for at, trials in sorted(points.items()):
         held = sum(t.status is TrialStatus.HELD for t in trials)
         values = [t.metrics[metric] for t in trials if metric in t.metrics]
         rows.append((number(at), f"{held}/{len(trials)}", f"{fmean(values):.3f}" if values else "–", _endings(trials)))
-    return table(rows, (result.protocol.parameter or f"{fact}s", "held", f"mean {metric}", "the others"))
+    return table(rows, (result.protocol.parameter or f"{fact}s", "held", f"mean {metric}", "other outcomes"))
 
 
 def _endings(trials: list[Trial]) -> str:
-    """How the trials ended that did not hold."""
+    """How the trials that did not hold ended."""
     others = [t.status.value.replace("_", " ") for t in trials if t.status is not TrialStatus.HELD]
     return ", ".join(f"{others.count(name)} {name}" for name in sorted(set(others)))
 
@@ -202,9 +212,9 @@ def _failures(result: Result) -> str:
     failed = [t for t in result.trials if t.status is TrialStatus.FAILED]
     if not failed:
         return ""
-    last_lines = [t.reason for t in failed]
-    reasons = "; ".join(f"{last_lines.count(line)} × {line}" for line in sorted(set(last_lines))[:3])
-    return plain(f"{len(failed)} of {len(result.trials)} trials failed to run and are left out: {reasons}")
+    reasons = [t.reason for t in failed]
+    shown = "; ".join(f"{reasons.count(reason)} × {reason}" for reason in sorted(set(reasons))[:3])
+    return plain(f"{len(failed)} of {len(result.trials)} trials failed to run and are left out: {shown}")
 
 
 def _cost(result: Result) -> str:
@@ -216,11 +226,11 @@ def _cost(result: Result) -> str:
     spent = f"{trained}; {timing.lane_steps:,} lane-steps, {timing.wall_seconds:.1f} s; run {result.run_id}"
     if timing.grid_trials <= len(result.trials):
         return spent
-    return f"{spent}\n{len(result.trials)} trials in all, where a fixed grid takes {timing.grid_trials:,}"
+    return f"{spent}\n{len(result.trials)} trials in total; a fixed grid takes {timing.grid_trials:,}"
 
 
 def next_steps(result: Result) -> list[str]:
-    """Commands that a reader of this result may want next."""
+    """Commands to try after this result."""
     base, params, steps = result.command, result.architecture.params, []
     heads, width = params.get("n_heads"), params.get("d_qk")
     if result.capacity.kind == "largest_load" and isinstance(heads, int) and isinstance(width, int):
@@ -233,10 +243,33 @@ def next_steps(result: Result) -> list[str]:
     rates = result.rates
     if rates and len(rates.tried) > 1 and rates.best in (max(rates.tried), min(rates.tried)):
         further = rates.best * (2 if rates.best == max(rates.tried) else 0.5)
-        steps.append(f"{base} --lr {rates.best:g} --lr {further:g}   # the best rate is at the end of those tried")
+        steps.append(f"{base} --lr {rates.best:g} --lr {further:g}   # the best rate is at the edge of those tried")
     steps.append(f"{base} --plot curve.html   # the success curve with its interval")
-    speaking = [b for b in result.bounds if b.value is not None]
-    named = next((b.id for b in sorted(speaking, key=lambda b: b.quantity not in (FACTS, D_K))), None)
+    applicable = [b for b in result.bounds if b.value is not None]
+    named = next((b.id for b in sorted(applicable, key=lambda b: b.quantity not in (FACTS, D_K))), None)
     if named:
-        steps.append(f"capbench describe {named}   # what the bound says and where it comes from")
+        steps.append(f"capbench describe {named}   # what the bound says, and its source")
     return steps
+
+
+def profile_text(timing: Timing) -> str:
+    """Seconds per phase with a bar for the share of each, and the cost of one lane-step."""
+    total = sum(timing.phases.values()) or 1.0
+    rows = [
+        (
+            phase,
+            f"{seconds:.2f}",
+            f"{seconds / total:.0%}",
+            "█" * round(PROFILE_BAR_WIDTH * seconds / total),
+            PHASES.get(phase, ""),
+        )
+        for phase, seconds in sorted(timing.phases.items(), key=lambda item: -item[1])
+    ]
+    parts = [table(rows, ("phase", "seconds", "share", "", "what it is"))]
+    if timing.lane_steps:
+        each = 1e6 * timing.phases.get("steps", 0.0) / timing.lane_steps
+        compiled = timing.compiled_lane_steps / timing.lane_steps
+        parts.append(
+            f"{timing.lane_steps:,} lane-steps, {each:.1f} µs each in the step itself; {compiled:.0%} compiled"
+        )
+    return "\n\n".join(parts)

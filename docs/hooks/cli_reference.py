@@ -1,4 +1,4 @@
-"""Writes the reference of every command into cli.md, from the commands themselves."""
+"""An mkdocs hook that generates the command reference in cli.md from the commands."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ MARK = "<!-- commands -->"
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Puts the reference where the page asks for it."""
+    """Replaces the mark in a page by the reference."""
     return markdown.replace(MARK, reference())
 
 
 def reference() -> str:
-    """All commands, a heading each, in the order of `capbench --help`."""
+    """All commands, one heading each, in the order of `capbench --help`."""
     top = click.Context(cli, info_name="capbench")
-    return "\n\n".join(section(context) for context in contexts(top))
+    return "\n\n".join(help_section(context) for context in contexts(top))
 
 
 def contexts(context: click.Context) -> Iterator[click.Context]:
-    """A command's context, then those of its subcommands."""
+    """The context of a command, then those of its subcommands."""
     yield context
     command = context.command
     if isinstance(command, click.Group):
@@ -37,7 +37,7 @@ def contexts(context: click.Context) -> Iterator[click.Context]:
                 yield from contexts(click.Context(found, parent=context, info_name=name))
 
 
-def section(context: click.Context) -> str:
-    """A command as its own help words it."""
+def help_section(context: click.Context) -> str:
+    """The heading of a command and its help text."""
     level = 2 + context.command_path.count(" ")
     return f"{'#' * min(level, 4)} {context.command_path}\n\n```text\n{context.get_help()}\n```"

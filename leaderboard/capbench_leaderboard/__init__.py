@@ -1,1 +1,1 @@
-"""The leaderboard: records of runs, ranked with error bars, as tables and a site that others can check."""
+"""The leaderboard: ranks record files with error bars and writes tables and a site that others can check."""

@@ -1,4 +1,4 @@
-"""`capbench leaderboard`: build the board, submit to it, check what others submit."""
+"""`capbench leaderboard`: build the board, submit to it, verify what others submit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from capbench.cli.plugin_options import PluginOptions
+from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -29,11 +29,11 @@ def leaderboard_command() -> None:
 @click.option("--check", "only_check", is_flag=True, help="Write nothing; fail if README.md or a chart is stale.")
 def build_command(records: Path | None, out: Path | None, only_check: bool) -> None:
     """Write README.md, charts/ and site/ from the records."""
-    from capbench_leaderboard.build import build, check
+    from capbench_leaderboard.build import build_board, check_board
 
-    records, out = _places(records, out)
-    board = check(records, out) if only_check else build(records, out)
-    _tell_broken(board.broken)
+    records, out = _folders(records, out)
+    board = check_board(records, out) if only_check else build_board(records, out)
+    _warn_broken(board.broken)
     done = "up to date" if only_check else f"written: {out / 'README.md'}, {out / 'site' / 'index.html'}"
     click.echo(f"{len(board.entries):,} records in {len(board.tables):,} tables; {done}")
 
@@ -41,16 +41,16 @@ def build_command(records: Path | None, out: Path | None, only_check: bool) -> N
 @leaderboard_command.command("serve")
 @records_option
 @out_option
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free port.")
 def serve_command(records: Path | None, out: Path | None, port: int) -> None:
-    """Build, then show the site on this machine."""
+    """Build, then serve the site on this machine only."""
     from contextlib import suppress
 
-    from capbench_leaderboard.build import build
-    from capbench_leaderboard.server import make_server
+    from capbench_leaderboard.build import build_board
+    from capbench_leaderboard.site.server import make_server
 
-    records, out = _places(records, out)
-    _tell_broken(build(records, out).broken)
+    records, out = _folders(records, out)
+    _warn_broken(build_board(records, out).broken)
     with make_server(out / "site", port) as server:
         click.echo(f"http://127.0.0.1:{server.server_address[1]}/ (stop with Ctrl-C)")
         with suppress(KeyboardInterrupt):
@@ -59,29 +59,29 @@ def serve_command(records: Path | None, out: Path | None, port: int) -> None:
 
 @leaderboard_command.command("submit")
 @click.argument("run", metavar="RUN")
-@click.option("--out", type=FILE, help="File to write. Default: here, by architecture, parameters and run.")
-@click.option("--suite", metavar="NAME", help="The suite that it is a run of: a name or a .toml file.")
+@click.option("--out", type=FILE, help="File to write. Default: ARCH-PARAMETERS-RUN.json in this folder.")
+@click.option("--suite", metavar="NAME", help="The suite that the run belongs to: a name or a .toml file.")
 @click.pass_obj
 def submit_command(plugins: PluginOptions, run: str, out: Path | None, suite: str | None) -> None:
-    """Write a stored run as a file that others can check and repeat."""
-    from capbench.store import Store, home
-    from capbench_leaderboard.submission import file_name, in_suite, place, write_submission
+    """Write a stored run as a file that others can verify and repeat."""
+    from capbench.store.store import Store, home
+    from capbench_leaderboard.submission import as_suite_record, record_file_name, record_path, write_submission
 
-    result = Store(home()).run_like(run)
+    result = Store(home()).find_run(run)
     if suite is not None:
-        result = in_suite(result, suite, plugins.load())
-    path = out or Path(file_name(result))
+        result = as_suite_record(result, suite, plugins.load())
+    path = out or Path(record_file_name(result))
     write_submission(result, path)
     click.echo(f"{path}: {len(result.trials)} trials; check it with: capbench leaderboard verify {path}")
-    click.echo(f"then put it into a results repository as records/{place(result)}", err=True)
+    click.echo(f"then put it into a results repository as records/{record_path(result)}", err=True)
 
 
 @leaderboard_command.command("verify")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--sample", type=click.IntRange(min=0), default=8, show_default=True, help="Trials to run again.")
-@click.option("--seed", type=int, help="Choose the sample by this seed. Default: it cannot be foreseen.")
-@click.option("--suite", metavar="FILE", help="The suite's .toml file, where it does not come with capbench.")
-@click.option("--mark", "marks", is_flag=True, help="Note the verdict in verified.json beside the records.")
+@click.option("--seed", type=int, help="Seed that chooses the sample. Default: unpredictable.")
+@click.option("--suite", metavar="FILE", help="The suite's .toml file, if the suite does not come with capbench.")
+@click.option("--mark", "marks", is_flag=True, help="Save the verdict in verified.json beside the records.")
 @click.option("--by", default="", help="Who verified it, for --mark.")
 @records_option
 @click.pass_obj
@@ -96,54 +96,53 @@ def verify_command(
     records: Path | None,
 ) -> None:
     """Check a record or submission: summaries, bounds, search, and a sample of its trials run again."""
-    from capbench.cli.output import plugins_print_to_stderr
-    from capbench.cli.progress import show_progress
+    from capbench.documents.strict_json import read_result
     from capbench.errors import BadSetting
-    from capbench.reading import read_result
-    from capbench.recheck import Verdict, recheck
-    from capbench_leaderboard.submission import mark, record_name
-    from capbench_leaderboard.wording import shown
+    from capbench.report.progress import show_progress
+    from capbench.studies.verify.verify import VerificationStatus, verify_result
+    from capbench_leaderboard.record_text import plain_line
+    from capbench_leaderboard.submission import path_in_records, save_verdict
 
-    folder = _places(records, None)[0]
+    folder = _folders(records, None)[0]
     if marks and not sample:
-        raise BadSetting("--mark is for records whose trials were run again, got --sample 0; leave one of them out")
+        raise BadSetting("--mark needs trials that were run again, got --sample 0; drop one of the two options")
     if marks:
-        record_name(file, folder)
+        path_in_records(file, folder)
     result = read_result(file)
     with plugins_print_to_stderr(), show_progress() as progress:
-        found = recheck(result, plugins.load(), progress, sample, seed, suite)
-    click.echo(f"{file}: {found.verdict.value}")
-    if found.n_sampled or found.verdict is Verdict.VERIFIED:
-        click.echo(f"  {found.n_sampled} of {found.n_trials} trials run again; {found.tolerance}")
-    for line in found.findings:
-        click.echo(f"  {shown(line)}")
+        verification = verify_result(result, plugins.load(), progress, sample, seed, suite)
+    click.echo(f"{file}: {verification.verdict.value}")
+    if verification.n_sampled or verification.verdict is VerificationStatus.VERIFIED:
+        click.echo(f"  {verification.n_sampled} of {verification.n_trials} trials run again; {verification.tolerance}")
+    for line in verification.findings:
+        click.echo(f"  {plain_line(line)}")
     if marks:
-        click.echo(f"noted in {mark(file, folder, found, by)}", err=True)
-    if found.verdict is not Verdict.VERIFIED:
+        click.echo(f"saved in {save_verdict(file, folder, verification, by)}", err=True)
+    if verification.verdict is not VerificationStatus.VERIFIED:
         raise SystemExit(1)
 
 
 @leaderboard_command.command("remove")
 @click.argument("record", type=click.Path(path_type=Path))
-@click.option("--reason", required=True, help="Why; it is published in the removal log.")
+@click.option("--reason", required=True, help="Why; published in removed.json and on the board.")
 @records_option
 def remove_command(record: Path, reason: str, records: Path | None) -> None:
-    """Take a record down; the log keeps its name and the reason."""
-    from capbench_leaderboard.submission import remove
+    """Delete a record; removed.json keeps its name and the reason."""
+    from capbench_leaderboard.submission import remove_record
 
-    removal = remove(record, _places(records, None)[0], reason)
+    removal = remove_record(record, _folders(records, None)[0], reason)
     click.echo(f"removed {removal.record}; build the board again: capbench leaderboard build")
 
 
-def _places(records: Path | None, out: Path | None) -> tuple[Path, Path]:
-    from capbench.records import default_folder
+def _folders(records: Path | None, out: Path | None) -> tuple[Path, Path]:
+    from capbench.studies.records import default_folder
 
-    found = records or default_folder()
-    return found, out or found.parent
+    folder = records or default_folder()
+    return folder, out or folder.parent
 
 
-def _tell_broken(lines: tuple[str, ...]) -> None:
-    from capbench.report.text import plain
+def _warn_broken(lines: tuple[str, ...]) -> None:
+    from capbench.documents.text import plain
 
     for line in lines:
         click.echo(f"warning: left out: {plain(line)}", err=True)

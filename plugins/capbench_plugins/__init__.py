@@ -1,1 +1,1 @@
-"""Built-in architectures and solvers, one a file."""
+"""Built-in architectures and solvers, one per file."""

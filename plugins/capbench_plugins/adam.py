@@ -1,4 +1,4 @@
-"""Adam over a stack of models, each with a learning rate of its own."""
+"""Adam over a stack of models, each with its own learning rate."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ class Adam(GradientSolver):
 
     name: ClassVar[str] = "adam"
 
-    beta1: float = Field(0.9, ge=0, lt=1, description="memory of the mean gradient")
-    beta2: float = Field(0.999, ge=0, lt=1, description="memory of the mean squared gradient")
-    epsilon: float = Field(1e-8, gt=0, description="keeps the step finite where gradients vanish")
-    decay: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the learning rate falls")
-    final_share: float = Field(0.0, ge=0, le=1, description="share of the learning rate left at the last step")
-    warmup: float = Field(0.0, ge=0, lt=1, description="share of the steps over which the rate rises linearly")
+    beta1: float = Field(0.9, ge=0, lt=1, description="decay rate of the running mean of the gradient")
+    beta2: float = Field(0.999, ge=0, lt=1, description="decay rate of the running mean of the squared gradient")
+    epsilon: float = Field(
+        1e-8, gt=0, description="added to the denominator; keeps the update finite where gradients vanish"
+    )
+    decay: Literal["cosine", "linear", "constant"] = Field("cosine", description="how the learning rate decays")
+    final_share: float = Field(
+        0.0, ge=0, le=1, description="learning rate at the last step, as a share of the base rate"
+    )
+    warmup: float = Field(0.0, ge=0, lt=1, description="share of the steps over which the learning rate rises linearly")
 
     def init(self, weights: Tensor) -> dict[str, Tensor]:
-        """Both running means at zero."""
+        """Both running means, at zero."""
         return {"mean": torch.zeros_like(weights), "square": torch.zeros_like(weights)}
 
     def update(
@@ -37,7 +41,7 @@ class Adam(GradientSolver):
         step: Tensor,
         steps: int,
     ) -> None:
-        """One step with bias correction."""
+        """One Adam step with bias correction, in place."""
         mean, square = state["mean"], state["square"]
         mean.lerp_(gradient, 1 - self.beta1)
         square.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
@@ -49,11 +53,11 @@ class Adam(GradientSolver):
         """The learning rate at a step, as a share of the base rate."""
         warmup = self.warmup * steps
         done = (step - warmup) / max(steps - warmup, 1)
-        decayed = self.final_share + (1 - self.final_share) * self._fall(done)
+        decayed = self.final_share + (1 - self.final_share) * self._decay(done)
         return torch.where(step < warmup, (step + 1) / max(warmup, 1), decayed) if self.warmup else decayed
 
-    def _fall(self, done: Tensor) -> Tensor:
-        """From 1 to 0 over the decaying steps, of which a share is done."""
+    def _decay(self, done: Tensor) -> Tensor:
+        """The decay curve, from 1 to 0 as `done` goes from 0 to 1."""
         if self.decay == "cosine":
             return 0.5 * (1 + torch.cos(math.pi * done))
         return 1 - done if self.decay == "linear" else torch.ones_like(done)

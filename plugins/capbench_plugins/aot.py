@@ -1,4 +1,4 @@
-"""The attention-only transformer: embeddings, attention with a residual, unembedding, and nothing else."""
+"""The attention-only transformer: embedding, attention with a residual connection, and unembedding."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Aot(Architecture):
     name: ClassVar[str] = "aot"
 
     d_model: int = Field(8, ge=1, le=4096, description="d: width of embeddings and residual stream")
-    n_heads: int = Field(2, ge=1, le=4096, description="H: heads a layer")
+    n_heads: int = Field(2, ge=1, le=4096, description="H: heads per layer")
     d_qk: int = Field(8, ge=1, le=4096, description="query/key width of a head")
     d_vo: int = Field(8, ge=1, le=4096, description="value/output width of a head")
-    n_layers: int = Field(1, ge=1, le=64, description="attention layers, each added to the stream")
+    n_layers: int = Field(1, ge=1, le=64, description="attention layers, each added to the residual stream")
     positions: bool = Field(True, description="whether a learned vector is added at each position")
     shared_maps: bool = Field(
         False,
-        description="one d->d_h and one d_h->d map shared by all heads, as in the code of Dana et al. where d_h != d; "
+        description="one d->d_h and one d_h->d map shared by all heads, as in the code of Dana et al. if d_h != d; "
         "needs d_qk = d_vo = d_h and one layer",
     )
 
@@ -35,29 +35,29 @@ class Aot(Architecture):
         if self.shared_maps and (self.d_qk != self.d_vo or self.n_layers > 1):
             raise ValueError(
                 f"shared_maps needs d_qk = d_vo and n_layers = 1, got d_qk={self.d_qk}, d_vo={self.d_vo}, "
-                f"n_layers={self.n_layers}; make them so or leave shared_maps off"
+                f"n_layers={self.n_layers}; set them so or set shared_maps=false"
             )
         return self
 
     def build(self, signature: Signature) -> nn.Module:
         """The module for a lookup task."""
         module = SharedMaps if self.shared_maps else AttentionOnly
-        lookup = tokens_only(signature, self.name)
+        lookup = require_lookup(signature, self.name)
         return module(lookup, self.d_model, self.n_heads, self.d_qk, self.d_vo, self.positions, self.n_layers)
 
     def widths(self, signature: Signature) -> tuple[str, ...]:
-        """Width of the stream, then heads, then the value width of a head."""
+        """Width of the residual stream, then heads, then the value width of a head."""
         return ("d_model", "n_heads") if self.shared_maps else ("d_model", "n_heads", "d_vo")
 
     def heads(self, signature: Signature) -> Heads | None:
-        """Its heads as the theorems count them; heads behind shared maps are another architecture."""
+        """Its heads as the theorems count them; None with shared maps, which the theorems do not cover."""
         if self.shared_maps or not isinstance(signature, Lookup):
             return None
         return Heads(self.n_heads, self.d_model, self.d_qk, self.d_vo, self.n_layers, True, self.positions)
 
 
-def tokens_only(signature: Signature, name: str) -> Lookup:
-    """The signature, if it is that of a lookup task."""
+def require_lookup(signature: Signature, name: str) -> Lookup:
+    """The signature of a lookup task; raises UnsupportedSignature for any other."""
     if not isinstance(signature, Lookup):
         raise UnsupportedSignature(
             f"{name} embeds tokens; {type(signature).__name__} tasks give vectors (capbench list shows what fits)"
@@ -66,9 +66,9 @@ def tokens_only(signature: Signature, name: str) -> Lookup:
 
 
 class AttentionOnly(nn.Module):
-    """T(t) = (x_S + Σ_h softmax(x_S W_Q W_Kᵀ xᵀ / √d_qk) x W_V W_O) W_U with x_s = W_E[t_s] + P_s, at the last S.
+    """T(t) = (x_S + Σ_h softmax(x_S W_Q W_Kᵀ xᵀ / √d_qk) x W_V W_O) W_U with x_s = W_E[t_s] + P_s, S the last.
 
-    With more layers, x is what the `earlier` ones made of it; the weights named here are the last layer's.
+    With more layers, x is the output of the `earlier` ones; the weights named here are the last layer's.
     """
 
     P: Tensor | None
@@ -85,59 +85,59 @@ class AttentionOnly(nn.Module):
         self.W_Q, self.W_K, self.W_V, self.W_O = initial_maps(d, n_heads, d_qk, d_vo)
         self.W_U = uniform(d, signature.n_classes, limit=limit)
         if signature.length == 2 and n_layers == 1:
-            self.forward_grid = self.read_grid  # only here can all pairs be scored without running each
+            self.forward_grid = self.read_grid  # with two tokens, all pairs can be scored at once
 
     def maps(self) -> Maps:
         """The four matrices of every head of the last layer."""
         return self.W_Q, self.W_K, self.W_V, self.W_O
 
-    def read(self, stream: Tensor) -> Tensor:
+    def read_logits(self, y: Tensor) -> Tensor:
         """(slots, d) residual stream at the last position -> (slots, n_classes) logits."""
-        return stream @ self.W_U
+        return y @ self.W_U
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(slots, length) tokens -> (slots, n_classes) logits."""
         if tokens.shape[1] == 2 and not self.earlier:
-            first, last = (self.embedded(tokens[:, position], position) for position in (0, 1))
-            return self.read(last + attend_pairs(first, last, *self.maps()))
+            first, last = (self.embed(tokens[:, position], position) for position in (0, 1))
+            return self.read_logits(last + attend_pairs(first, last, *self.maps()))
         x = self.W_E[tokens]  # (slots, length, d)
         if self.P is not None:
             x = x + self.P
         for layer in self.earlier:
             x = layer(x)
-        return self.read(x[:, -1] + attend(x[:, -1], x, *self.maps()))
+        return self.read_logits(x[:, -1] + attend(x[:, -1], x, *self.maps()))
 
-    def embedded(self, tokens: Tensor | slice, position: int) -> Tensor:
-        """The (tokens, d) stream of tokens at a position."""
+    def embed(self, tokens: Tensor | slice, position: int) -> Tensor:
+        """x = W_E[t] + P of tokens at a position, (tokens, d)."""
         return self.W_E[tokens] if self.P is None else self.W_E[tokens] + self.P[position]
 
     def read_grid(self) -> Tensor:
-        """The logits of every pair of tokens, (n_combinations, n_classes), each token projected once."""
-        first, last = (self.embedded(slice(*span), position) for position, span in enumerate(self.signature.spans))
-        stream = last + attend_grid(first, last, *self.maps())  # (first, last, d)
-        return self.read(stream.flatten(0, 1))
+        """The logits of every pair of tokens, (n_combinations, n_classes); each token is projected only once."""
+        first, last = (self.embed(slice(*span), position) for position, span in enumerate(self.signature.spans))
+        y = last + attend_grid(first, last, *self.maps())  # (first, last, d)
+        return self.read_logits(y.flatten(0, 1))
 
 
 def attend_pairs(first: Tensor, last: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tensor) -> Tensor:
     """`attend` of each (d,) vector of `last` over the pair of its `first` and itself, (slots, d_out).
 
-    With the sigmoid a of `attend_grid`. Slots stand last, where elements are multiplied quickest. With more heads than
-    d, heads enter by two products only: their scores are what W_Q W_Kᵀ makes of the d x d products of a pair, and
-    Σ_h a_h W_V W_O is one matrix a pair.
+    Uses the sigmoid a of `attend_grid`. Slots are the last axis, where elementwise products are fastest. With more
+    heads than d, heads enter in two matrix products only: scores are W_Q W_Kᵀ applied to the d x d products of a
+    pair, and Σ_h a_h W_V W_O is one matrix per pair.
     """
     n_heads, d, d_qk = W_Q.shape
-    step, last = (first - last).mT.contiguous(), last.mT.contiguous()  # (d, slots)
-    W_Q, W_VO = W_Q / math.sqrt(d_qk), W_V @ W_O  # (heads, d, d_out)
+    difference, last = (first - last).mT.contiguous(), last.mT.contiguous()  # (d, slots)
+    W_Q, W_VO = W_Q / math.sqrt(d_qk), W_V @ W_O  # W_VO: (heads, d, d_out)
     if n_heads > d:
-        products = (last.unsqueeze(1) * step).flatten(0, 1)  # (d d, slots)
-        share = torch.sigmoid((W_Q @ W_K.mT).flatten(1) @ products)  # (heads, slots)
-        mixed = (W_VO.flatten(1).mT @ share).view(d, -1, last.shape[1])  # (d, d_out, slots)
-        moved = (step.unsqueeze(1) * mixed).sum(dim=0)
+        products = (last.unsqueeze(1) * difference).flatten(0, 1)  # (d d, slots)
+        a = torch.sigmoid((W_Q @ W_K.mT).flatten(1) @ products)  # (heads, slots)
+        mixed = (W_VO.flatten(1).mT @ a).view(d, -1, last.shape[1])  # (d, d_out, slots)
+        update = (difference.unsqueeze(1) * mixed).sum(dim=0)  # (d_out, slots)
     else:
-        queries, keys = W_Q.mT @ last, W_K.mT @ step  # (heads, d_qk, slots)
-        share = torch.sigmoid((queries * keys).sum(dim=1, keepdim=True))  # (heads, 1, slots)
-        moved = (share * (W_VO.mT @ step)).sum(dim=0)
-    return (moved + W_VO.sum(dim=0).mT @ last).mT
+        queries, keys = W_Q.mT @ last, W_K.mT @ difference  # (heads, d_qk, slots)
+        a = torch.sigmoid((queries * keys).sum(dim=1, keepdim=True))  # (heads, 1, slots)
+        update = (a * (W_VO.mT @ difference)).sum(dim=0)  # (d_out, slots)
+    return (update + W_VO.sum(dim=0).mT @ last).mT
 
 
 class CausalLayer(nn.Module):
@@ -148,17 +148,18 @@ class CausalLayer(nn.Module):
         self.W_Q, self.W_K, self.W_V, self.W_O = initial_maps(d, n_heads, d_qk, d_vo)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(slots, length, d) vectors -> the same, each with what it attended to added."""
+        """(slots, length, d) residual stream -> the same, with the output of attention added."""
         q, k, v = (torch.einsum("sld,hde->shle", x, W) for W in (self.W_Q, self.W_K, self.W_V))
-        later = torch.ones_like(x[0] @ x[0].mT, dtype=torch.bool).triu(1)  # (length, length)
-        scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(later, -math.inf)  # (slots, heads, length, length)
+        # q, k: (slots, heads, length, d_qk); v: (slots, heads, length, d_vo)
+        is_later = torch.ones_like(x[0] @ x[0].mT, dtype=torch.bool).triu(1)  # (length, length)
+        scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(is_later, -math.inf)  # (slots, heads, length, length)
         return x + torch.einsum("shlv,hvd->sld", scores.softmax(dim=-1) @ v, self.W_O)
 
 
 class SharedMaps(AttentionOnly):
-    """Heads of width d_h that all look through one d -> d_h map and answer through one d_h -> d map.
+    """Heads of width d_h that share one d -> d_h input map and one d_h -> d output map.
 
-    The architecture of the published code of Dana et al. where d_h differs from d.
+    The architecture of the published code of Dana et al. if d_h differs from d.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class SharedMaps(AttentionOnly):
 
 
 def initial_maps(d: int, n_heads: int, d_qk: int, d_vo: int) -> tuple[nn.Parameter, ...]:
-    """W_Q, W_K, W_V and W_O of a layer, as large as in the code of Dana et al.: Xavier in, 1/√width out."""
+    """W_Q, W_K, W_V and W_O of a layer, initialised as in the code of Dana et al.: Xavier in, 1/√width out."""
     xavier = math.sqrt(1.5 / d)
     W_Q, W_K, W_V = (uniform(n_heads, d, width, limit=xavier) for width in (d_qk, d_qk, d_vo))
     return W_Q, W_K, W_V, uniform(n_heads, d_vo, d, limit=1 / math.sqrt(d_vo))

@@ -1,4 +1,4 @@
-"""A plain associative memory, the floor of floors: one matrix, keys that are not learned, no attention."""
+"""A plain associative memory, the simplest baseline: one matrix, fixed keys, no attention."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from capbench_plugins.attention import gaussian
 class Bilinear(Architecture):
     """Associative memory W = Σ v kᵀ, learned as one matrix on fixed keys.
 
-    On pairs of tokens a key is the outer product of two fixed random vectors, one a token; on relations
-    the score of two items is x_i W x_jᵀ. What comes out is linear in W, so training cannot get stuck:
-    what this memory does not hold after training, it hardly can.
+    On pairs of tokens a key is the outer product of two fixed random vectors, one per token; on relations
+    the score of two items is x_i W x_jᵀ. The output is linear in W, so training cannot get stuck: facts
+    that this memory does not hold after training it most likely cannot hold.
     """
 
     name: ClassVar[str] = "bilinear"
@@ -36,12 +36,12 @@ class Bilinear(Architecture):
         return PairMemory(signature, self.d_model)
 
     def widths(self, signature: Signature) -> tuple[str, ...]:
-        """The width of a token's vector; on relations nothing is free."""
+        """The width of a token's vector; on relations no width is free."""
         return ("d_model",) if isinstance(signature, Lookup) else ()
 
 
 class PairMemory(nn.Module):
-    """Logits (x_1 ⊗ x_2) W: only W is trained, the tokens' Gaussian vectors x stay as drawn."""
+    """Logits (x_1 ⊗ x_2) W: only W is trained; the tokens' Gaussian vectors x are fixed."""
 
     vectors: Tensor
 
@@ -58,9 +58,9 @@ class PairMemory(nn.Module):
         return key @ self.W.flatten(0, 1)
 
     def forward_grid(self) -> Tensor:
-        """The logits of every pair, (n_combinations, n_classes), the first token's half of the product done once."""
+        """The logits of every pair, (n_combinations, n_classes); each first token is multiplied by W only once."""
         first, last = (self.vectors[start:stop] for start, stop in self.signature.spans)
-        half = torch.einsum("kd,dec->kec", first, self.W)
+        half = torch.einsum("kd,dec->kec", first, self.W)  # (first, d, n_classes)
         return (last @ half).flatten(0, 1)
 
 

@@ -1,16 +1,16 @@
 """Weights of `aot` that recall any H d_h + d associations of pairs of tokens.
 
 The number is Theorem 1 of Dana, Pydi & Chevaleyre 2025, arXiv 2411.10115 [paper]; these explicit weights are [derived].
-Embeddings x̂, a rank-1 W_Q W_Kᵀ and W_V are drawn at random. On the stored pairs the head outputs F and the skip stand
-side by side, G = [F, x̂_last], of rank H d_h + d, so that G [W_O; M] = Y has an exact solution for any target
-vectors Y. Embeddings x̂ M with M⁻¹ in front of W_Q, W_K and W_V then leave F as it was and make the skip x̂_last M.
+Embeddings x̂, a rank-1 W_Q W_Kᵀ and W_V are drawn at random. On the stored pairs, the head outputs F next to the skip
+give G = [F, x̂_last], of rank H d_h + d, so that G [W_O; M] = Y has an exact solution for any target vectors Y.
+Embeddings x̂ M, with W_Q, W_K and W_V multiplied by M⁻¹, then leave F unchanged and make the skip x̂_last M.
 
 The rank of the skip is min(d, N) only if the facts end in that many different tokens, as random ones nearly always do.
-Without positions, which the theorem has, a head adds multiples of x̂_first - x̂_last alone. Pairs of equal tokens then
-rest on the skip, which tells min(d, N) of them apart, and N <= d costs each head a dimension: where that binds the fit
-is not exact, and success is measured, not guaranteed [derived].
+The theorem assumes positions. Without them a head adds only multiples of x̂_first - x̂_last: pairs of equal tokens then
+depend on the skip, which distinguishes min(d, N) of them, and N <= d costs each head a dimension. Where this matters,
+the fit is not exact, and success is measured, not guaranteed [derived].
 
-Needs float64: G has a condition number of up to 1e7 at the sizes of the paper.
+Needs float64: at the sizes of the paper G has a condition number of up to 1e7.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from capbench_plugins.construct_codes import class_codes, margin, readout, width
 from capbench_plugins.construct_sequences import head_outputs, least_squares
 
 JITTER = 0.1
-"""Length of the noise on target vectors, as a share of the root of their margin: argmax stays, and M has full rank."""
+"""Norm of the noise on target vectors, relative to the root of their margin: keeps the argmax and gives M full rank."""
 
 
 def reach(task: Task, heads: Heads) -> int:
@@ -35,25 +35,25 @@ def reach(task: Task, heads: Heads) -> int:
     if getattr(task, "target", "token") != "token":
         raise CannotConstruct("construct answers a pair with one token; set task.target=token")
     if heads.n_layers != 1:
-        raise CannotConstruct(f"construct knows aot of one layer, got {heads.n_layers}; set arch.n_layers=1")
+        raise CannotConstruct(f"construct covers aot with one layer, got {heads.n_layers}; set arch.n_layers=1")
     if heads.d_model < width_needed(signature.n_classes):
         raise CannotConstruct(
-            f"one dimension names at most two tokens by argmax, got {signature.n_classes}; set arch.d_model=2 or more"
+            f"in one dimension argmax can select only two tokens, got {signature.n_classes}; set arch.d_model=2 or more"
         )
     d = min(heads.d_model, signature.n_tokens)
     return min(task.max_load, heads.n_heads * min(heads.d_vo, d) + d)
 
 
 def weights(task: Task, heads: Heads, module: nn.Module, problem: Problem, generator: Generator) -> dict[str, Tensor]:
-    """Random features of the stored pairs, an exact fit of their answers, and the fit folded into the embeddings."""
-    signature, facts = _signature(task), problem.mask > 0
-    tokens, answers = problem.inputs[0][facts].cpu(), problem.targets[facts].cpu()
+    """Random features of the stored pairs, an exact fit of their answers, and the embeddings transformed to match."""
+    signature, is_fact = _signature(task), problem.mask > 0
+    tokens, answers = problem.inputs[0][is_fact].cpu(), problem.targets[is_fact].cpu()
     codes = class_codes(signature.n_classes, heads.d_model, generator)
     embedding = _draw_embedding(signature, heads, module, generator)
     attention = _draw_attention(heads, generator)
     x = embedding["W_E"][tokens] + embedding.get("P", 0.0)  # (T, length, d)
     F = _features(x, **attention)
-    W_O, M = _fit(F, x[:, -1], _jittered(codes, answers, generator))
+    W_O, M = _fit(F, x[:, -1], _add_jitter(codes, answers, generator))
     return {
         **{name: vectors @ M for name, vectors in embedding.items()},
         **{name: torch.linalg.solve(M, maps) for name, maps in attention.items()},
@@ -63,7 +63,7 @@ def weights(task: Task, heads: Heads, module: nn.Module, problem: Problem, gener
 
 
 def _draw_embedding(signature: Lookup, heads: Heads, module: nn.Module, generator: Generator) -> dict[str, Tensor]:
-    """Embeddings, and positions where the module has them."""
+    """Random embeddings, and positions if the module has them."""
     rows = {"W_E": signature.n_tokens, "P": signature.length}
     trained = dict(module.named_parameters())
     return {name: _randn(n, heads.d_model, generator=generator) for name, n in rows.items() if name in trained}
@@ -79,20 +79,20 @@ def _draw_attention(heads: Heads, generator: Generator) -> dict[str, Tensor]:
 
 
 def _features(x: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor) -> Tensor:
-    """F: the values that the heads bring to the last position, (T, heads * d_vo)."""
+    """F: the head outputs at the last position before W_O, (T, heads * d_vo)."""
     attended = head_outputs(x, x[:, -1], W_Q, W_K).view(len(x), *W_V.shape[:2])  # (T, heads, d)
     return torch.einsum("thd,hdv->thv", attended, W_V).flatten(1)
 
 
-def _jittered(codes: Tensor, answers: Tensor, generator: Generator) -> Tensor:
-    """The vector that should stand at the last position: its answer's code, not quite, lest few answers make M flat."""
+def _add_jitter(codes: Tensor, answers: Tensor, generator: Generator) -> Tensor:
+    """Target vectors at the last position: the answers' codes plus noise, or few answers would make M singular."""
     noise = normalize(_randn(len(answers), codes.shape[1], generator=generator), dim=1)
     return codes[answers] + JITTER * math.sqrt(margin(codes)) * noise
 
 
-def _fit(F: Tensor, last: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """W_O and M with F W_O + last M = wanted; of all solutions the one with M nearest to the identity."""
-    correction = least_squares(torch.cat([F, last], dim=1), wanted - last)
+def _fit(F: Tensor, last: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """W_O and M with F W_O + last M = targets, with M as near to the identity as possible."""
+    correction = least_squares(torch.cat([F, last], dim=1), targets - last)
     W_O, shift = correction[: F.shape[1]], correction[F.shape[1] :]
     return W_O, torch.eye(last.shape[1], dtype=torch.float64) + shift
 

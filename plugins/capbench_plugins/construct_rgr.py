@@ -1,19 +1,19 @@
-"""Weights of `mha` that recover a graph by signatures: a source's query meets its targets' keys.
+"""Weights of `mha` that recover a graph by signatures: the query of a source matches the keys of its targets.
 
 In the spirit of Adler 2025, arXiv 2509.22840; all of it [derived]. The edges are split over the heads; in a head
-every source i has a code s_i, W_Q = Σ_i f_i s_iᵀ and W_K = Σ_i Σ_{j: i→j} f_j s_iᵀ, where a filter f_i picks item i
-out of a vector. There are choices, and the ones that score best are used:
+every source i has a code s_i, W_Q = Σ_i f_i s_iᵀ and W_K = Σ_i Σ_{j: i→j} f_j s_iᵀ, where a filter f_i responds
+to item i. There are several choices, and the combination that scores best is used:
 
-- split: whole sources to a head, or single edges;
-- codes: orthonormal where a head's sources fit into d_qk; else random signs / √d_qk, or points on a circle;
-- filters: x_i itself, or of all f with f·x_i = 1 the one that responds least to the other items.
+- split: each head gets whole sources, or single edges;
+- codes: orthonormal if a head has at most d_qk sources; else random signs / √d_qk, or points on a circle;
+- filters: x_i itself, or among all f with f·x_i = 1 the one that responds least to the other items.
 
-What is known of them: one-hot items (or any m <= d independent ones) are picked out perfectly, and then orthonormal
-codes are exact for any graph, a circle is exact for a permutation from d_qk = 2, and random signs for a permutation
-with probability 1 - δ in one head of d_qk >= 16 ln m + 8 ln(1/δ). One head an edge (d_qk = 1) is exact for unit
-vectors of which no two are equal or opposite. In between success is measured, not guaranteed.
+What is known: for one-hot items (or any m <= d independent ones) filters are perfect. Then orthonormal codes are exact
+for any graph, a circle is exact for a permutation from d_qk = 2, and random signs are exact for a permutation with
+probability 1 - δ in one head of d_qk >= 16 ln m + 8 ln(1/δ). One head per edge (d_qk = 1) is exact for unit vectors
+of which no two are equal or opposite. In between, success is measured, not guaranteed.
 
-Float32 is enough but for circles of more than about a thousand sources in a head.
+Float32 is enough, except for circles of more than about a thousand sources per head.
 """
 
 from __future__ import annotations
@@ -28,33 +28,33 @@ from capbench import Heads, Problem, Task
 from capbench_plugins.construct_codes import circle
 
 
-class Cut(NamedTuple):
-    """A threshold on the scores, and how well it tells the edges from the other pairs."""
+class ScoreThreshold(NamedTuple):
+    """A threshold on the scores, and how well it separates the edges from the other pairs."""
 
     f1: float
     gap: float
-    threshold: float
+    value: float
 
 
 def reach(task: Task, heads: Heads) -> int:
-    """Every graph may be tried."""
+    """The task's maximum: any graph may be tried."""
     return task.max_load
 
 
 def weights(task: Task, heads: Heads, module: nn.Module, problem: Problem, generator: Generator) -> dict[str, Tensor]:
-    """The signature construction with the split, codes and filters that tell the edges best."""
+    """The signature construction with the split, codes and filters that separate the edges best."""
     items, edges, mask = (tensor.double().cpu() for tensor in (*problem.inputs, problem.targets, problem.mask))
     found = []
     for W_Q, W_K in _candidates(items, edges, heads, generator):
         scores = ((items @ W_Q) @ (items @ W_K).mT).amax(dim=0)  # (items, items)
-        found.append((best_cut(scores, edges, mask), W_Q, W_K))
-    cut, W_Q, W_K = max(found, key=lambda candidate: candidate[0][:2])
-    threshold = torch.tensor(cut.threshold, dtype=torch.float64)
+        found.append((best_threshold(scores, edges, mask), W_Q, W_K))
+    best, W_Q, W_K = max(found, key=lambda candidate: candidate[0][:2])
+    threshold = torch.tensor(best.value, dtype=torch.float64)
     return {"W_Q": W_Q, "W_K": W_K, "log_scale": torch.zeros_like(threshold), "threshold": threshold}
 
 
 def _candidates(items: Tensor, edges: Tensor, heads: Heads, generator: Generator) -> Iterator[tuple[Tensor, Tensor]]:
-    """W_Q and W_K of every head, (heads, d, d_qk), for each way to split, code and filter."""
+    """W_Q and W_K of all heads, (heads, d, d_qk), for each combination of split, codes and filters."""
     for parts in _splits(edges, heads.n_heads):
         for codes in _codes(parts.any(dim=2), heads.d_qk, generator):
             for filters in _filters(items):
@@ -62,8 +62,8 @@ def _candidates(items: Tensor, edges: Tensor, heads: Heads, generator: Generator
 
 
 def _splits(edges: Tensor, n_heads: int) -> Iterator[Tensor]:
-    """Each head's share of the graph, (heads, items, items): of whole sources, and of single edges."""
-    source, target = edges.nonzero(as_tuple=True)  # in the order of sources
+    """Each head's part of the graph, (heads, items, items): split by whole sources, then by single edges."""
+    source, target = edges.nonzero(as_tuple=True)  # sorted by source
     which_source = edges.any(dim=1).cumsum(0)[source] - 1
     for unit in (which_source, torch.arange(len(source))):
         parts = torch.zeros(n_heads, *edges.shape, dtype=torch.float64)
@@ -71,38 +71,38 @@ def _splits(edges: Tensor, n_heads: int) -> Iterator[Tensor]:
         yield parts
 
 
-def best_cut(scores: Tensor, edges: Tensor, mask: Tensor) -> Cut:
-    """The threshold with the best F1: midway between the lowest edge and the highest other pair where they part."""
-    asked = mask > 0
-    ranked, order = scores[asked].sort(descending=True)
-    weight, is_edge = mask[asked][order], edges[asked][order]
-    found = (weight * is_edge).cumsum(0)  # weight of the edges among the first pairs
+def best_threshold(scores: Tensor, edges: Tensor, mask: Tensor) -> ScoreThreshold:
+    """The threshold with the best F1, midway between the two scores that it separates."""
+    is_scored = mask > 0
+    ranked, order = scores[is_scored].sort(descending=True)
+    weight, is_edge = mask[is_scored][order], edges[is_scored][order]
+    found = (weight * is_edge).cumsum(0)  # weight of the edges among the k highest pairs
     f1 = 2 * found / (weight.cumsum(0) + found[-1])
     below = torch.cat([ranked[1:], ranked[-1:] - 1])
     gaps = ranked - below
-    f1 = torch.where(gaps > 0, f1, -1.0)  # equal scores cannot be parted
+    f1 = torch.where(gaps > 0, f1, -1.0)  # equal scores cannot be separated
     last = int(f1.argmax())
-    return Cut(float(f1[last]), float(gaps[last]), float((ranked[last] + below[last]) / 2))
+    return ScoreThreshold(float(f1[last]), float(gaps[last]), float((ranked[last] + below[last]) / 2))
 
 
 def _codes(is_source: Tensor, d_qk: int, generator: Generator) -> Iterator[Tensor]:
-    """Codes of the sources of each head, (heads, items, d_qk), zero for other items."""
+    """Codes of each head's sources, (heads, items, d_qk); zero for other items."""
     rank = is_source.cumsum(dim=1) - 1  # (heads, items)
     n_sources = is_source.sum(dim=1, keepdim=True)
-    here = is_source.unsqueeze(2).double()
+    mask = is_source.unsqueeze(2).double()  # (heads, items, 1)
     if int(n_sources.max()) <= d_qk:
-        yield torch.eye(d_qk, dtype=torch.float64)[rank.clamp(min=0, max=d_qk - 1)] * here
+        yield torch.eye(d_qk, dtype=torch.float64)[rank.clamp(min=0, max=d_qk - 1)] * mask
         return
     signs = torch.randint(2, (*is_source.shape, d_qk), generator=generator).double() * 2 - 1
-    yield signs / d_qk**0.5 * here
+    yield signs / d_qk**0.5 * mask
     if d_qk >= 2:
         codes = torch.zeros_like(signs)
         codes[..., :2] = circle(rank / n_sources.clamp(min=1))
-        yield codes * here
+        yield codes * mask
 
 
 def _filters(items: Tensor) -> Iterator[Tensor]:
-    """Vectors that pick items out, (items, d): each responds with 1 to its own."""
+    """Filters, (items, d): the dot product of each with its own item is 1."""
     yield items / items.square().sum(dim=1, keepdim=True)
-    quiet = torch.linalg.pinv(items).T
-    yield quiet / (quiet * items).sum(dim=1, keepdim=True)
+    selective = torch.linalg.pinv(items).T
+    yield selective / (selective * items).sum(dim=1, keepdim=True)

@@ -25,10 +25,10 @@ class Gqa(Architecture):
         2, ge=1, le=4096, description="heads of keys and values, must divide n_heads; 1: multi-query"
     )
     d_qk: int = Field(8, ge=1, le=4096, description="query/key width of a head")
-    d_vo: int = Field(8, ge=1, le=4096, description="value/output width of a head, where values are read")
+    d_vo: int = Field(8, ge=1, le=4096, description="value/output width of a head, where values are used")
     positions: bool = Field(True, description="whether a learned vector is added at each position, on lookup tasks")
     init_scale: float = Field(
-        2.0, gt=0, description="as in mha: query and key weights start at init_scale / sqrt(d), but on lookup tasks"
+        2.0, gt=0, description="as in mha: scale of the initial query and key weights; not used on lookup tasks"
     )
 
     @model_validator(mode="after")
@@ -41,7 +41,7 @@ class Gqa(Architecture):
         return self
 
     def build(self, signature: Signature) -> nn.Module:
-        """The module for any of the three signatures: as `aot` on tokens, else as `mha`."""
+        """The module for any of the three signatures: like `aot` on tokens, else like `mha`."""
         heads = (self.n_heads, self.n_kv_heads, self.d_qk)
         if isinstance(signature, Relation):
             return GroupedScores(signature.d_item, *heads, self.init_scale)
@@ -50,29 +50,29 @@ class Gqa(Architecture):
         return GroupedTokens(signature, self.d_model, *heads, self.d_vo, self.positions)
 
     def widths(self, signature: Signature) -> tuple[str, ...]:
-        """Width of the stream, where it is free, then of a head."""
+        """Width of the residual stream, where it is free, then of a head."""
         if isinstance(signature, Lookup):
             return ("d_model", "d_vo")
         return ("d_qk",) if isinstance(signature, Relation) else ("d_qk", "d_vo")
 
     def heads(self, signature: Signature) -> Heads | None:
-        """Its heads where theorems on free heads still hold: with shared values none are guaranteed to."""
+        """Its heads where theorems about independent heads still hold; None where values are shared."""
         if isinstance(signature, Relation):
             return Heads(self.n_heads, signature.d_item, self.d_qk, d_vo=0)
         if self.n_kv_heads < self.n_heads:
             return None
         d = signature.d_input if isinstance(signature, Recall) else self.d_model
-        is_stream = isinstance(signature, Lookup)
-        return Heads(self.n_heads, d, self.d_qk, self.d_vo, 1, is_stream, is_stream and self.positions)
+        is_lookup = isinstance(signature, Lookup)
+        return Heads(self.n_heads, d, self.d_qk, self.d_vo, 1, is_lookup, is_lookup and self.positions)
 
 
-def grouped(W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tensor) -> Maps:
-    """The maps with each head of keys and values repeated for the queries of its group."""
-    return W_Q, _for_each_query(W_K, W_Q), _for_each_query(W_V, W_Q), W_O
+def repeat_groups(W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tensor) -> Maps:
+    """The maps with each key/value head repeated for the query heads of its group."""
+    return W_Q, _repeat_heads(W_K, W_Q), _repeat_heads(W_V, W_Q), W_O
 
 
-def _for_each_query(W: Tensor, W_Q: Tensor) -> Tensor:
-    """(n_kv_heads, …) -> (n_heads, …): the heads of a group stand side by side."""
+def _repeat_heads(W: Tensor, W_Q: Tensor) -> Tensor:
+    """(n_kv_heads, …) -> (n_heads, …); the heads of a group are adjacent."""
     return W.repeat_interleave(len(W_Q) // len(W), dim=0)
 
 
@@ -83,11 +83,11 @@ class GroupedTokens(AttentionOnly):
         self, signature: Lookup, d: int, n_heads: int, n_kv_heads: int, d_qk: int, d_vo: int, positions: bool
     ) -> None:
         super().__init__(signature, d, n_heads, d_qk, d_vo, positions)
-        self.W_K, self.W_V = first_of(self.W_K, n_kv_heads), first_of(self.W_V, n_kv_heads)
+        self.W_K, self.W_V = keep_first_heads(self.W_K, n_kv_heads), keep_first_heads(self.W_V, n_kv_heads)
 
     def maps(self) -> Maps:
         """W_K and W_V repeated for each query head."""
-        return grouped(*super().maps())
+        return repeat_groups(*super().maps())
 
 
 class GroupedRecall(RecallAttention):
@@ -97,11 +97,11 @@ class GroupedRecall(RecallAttention):
         self, d: int, n_classes: int, n_heads: int, n_kv_heads: int, d_qk: int, d_vo: int, init_scale: float
     ) -> None:
         super().__init__(d, n_classes, n_heads, d_qk, d_vo, init_scale)
-        self.W_K, self.W_V = first_of(self.W_K, n_kv_heads), first_of(self.W_V, n_kv_heads)
+        self.W_K, self.W_V = keep_first_heads(self.W_K, n_kv_heads), keep_first_heads(self.W_V, n_kv_heads)
 
     def maps(self) -> Maps:
         """W_K and W_V repeated for each query head."""
-        return grouped(*super().maps())
+        return repeat_groups(*super().maps())
 
 
 class GroupedScores(RelationScores):
@@ -109,16 +109,16 @@ class GroupedScores(RelationScores):
 
     def __init__(self, d_item: int, n_heads: int, n_kv_heads: int, d_qk: int, init_scale: float) -> None:
         super().__init__(d_item, n_heads, d_qk, init_scale)
-        self.W_K = first_of(self.W_K, n_kv_heads)
+        self.W_K = keep_first_heads(self.W_K, n_kv_heads)
 
     def head_scores(self, items: Tensor) -> Tensor:
         """(x_i W_Q)·(x_j W_K) in each head, (heads, items, items)."""
-        keys = _for_each_query(items @ self.W_K, self.W_Q)  # (heads, items, d_qk)
+        keys = _repeat_heads(items @ self.W_K, self.W_Q)  # (heads, items, d_qk)
         return items @ self.W_Q @ keys.mT
 
 
-def first_of(W: Tensor, n_heads: int) -> nn.Parameter:
-    """Only the first heads of freshly drawn weights."""
+def keep_first_heads(W: Tensor, n_heads: int) -> nn.Parameter:
+    """The first heads of freshly drawn weights, as a new parameter."""
     return nn.Parameter(W[:n_heads].detach().clone())
 
 

@@ -1,4 +1,4 @@
-"""A fixed width of attention, split over more or fewer heads."""
+"""Attention of a fixed total width, split over more or fewer heads."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class HeadSplit(Architecture):
     name: ClassVar[str] = "headsplit"
 
     d_model: int = Field(16, ge=1, le=4096, description="d: width of embeddings and residual stream, on lookup tasks")
-    n_heads: int = Field(4, ge=1, le=4096, description="H: heads over which the totals are split; must divide them")
+    n_heads: int = Field(4, ge=1, le=4096, description="H: heads over which the totals are split; must divide both")
     d_qk_total: int = Field(32, ge=1, le=65536, description="D_K: query/key width of all heads together")
     d_vo_total: int = Field(32, ge=1, le=65536, description="value/output width of all heads together")
     diagonal: bool = Field(
         False,
-        description="a head's d_qk is d - d_vo + 1, whatever d_qk_total says: d_vo_total then moves along Wong's "
+        description="sets a head's d_qk to d - d_vo + 1, ignoring d_qk_total: d_vo_total then moves along Wong's "
         "diagonal of equal parameters",
     )
     init_scale: float = Field(
-        2.0, gt=0, description="as in mha: query and key weights start at init_scale / sqrt(d), but on lookup tasks"
+        2.0, gt=0, description="as in mha: scale of the initial query and key weights; not used on lookup tasks"
     )
 
     def build(self, signature: Signature) -> nn.Module:
@@ -45,7 +45,7 @@ class HeadSplit(Architecture):
         return RecallAttention(heads.d_model, signature.n_classes, *shape, self.init_scale)
 
     def widths(self, signature: Signature) -> tuple[str, ...]:
-        """On lookup tasks the width of the stream; elsewhere only the totals are free."""
+        """On lookup tasks the width of the residual stream; elsewhere only the totals are free."""
         if isinstance(signature, Lookup):
             return ("d_model",)
         return ("d_qk_total",) if isinstance(signature, Relation) else ("d_qk_total", "d_vo_total")
@@ -55,7 +55,7 @@ class HeadSplit(Architecture):
         if isinstance(signature, Relation):
             if self.diagonal:
                 raise UnsupportedSignature(
-                    "the diagonal trades d_qk for d_vo, and a relation has no values; set it off"
+                    "the diagonal trades d_qk for d_vo, and a relation has no values; set arch.diagonal=false"
                 )
             return Heads(self.n_heads, signature.d_item, self._share("d_qk_total"), d_vo=0)
         d, d_vo = self._width(signature), self._share("d_vo_total")
@@ -78,12 +78,12 @@ class HeadSplit(Architecture):
     def _diagonal_d_qk(self, d: int, d_vo: int) -> int:
         if d_vo > d:
             raise UnsupportedSignature(
-                f"on the diagonal d_vo goes from 1 to d = {d}, got {d_vo} a head; lower d_vo_total"
+                f"on the diagonal d_vo goes from 1 to d = {d}, got {d_vo} per head; lower d_vo_total"
             )
         return d - d_vo + 1
 
 
 @hookimpl
 def capbench_architectures() -> list[type[Architecture]]:
-    """Attention of fixed totals."""
+    """Attention of fixed total widths."""
     return [HeadSplit]

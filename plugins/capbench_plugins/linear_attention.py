@@ -1,4 +1,4 @@
-"""Linear attention, a floor for softmax attention: weights that cannot single out one item sharply."""
+"""Linear attention, a baseline for softmax attention: its weights cannot select one item sharply."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LinearAttention(Architecture):
         """The module for a lookup or recall task."""
         heads = (self.n_heads, self.d_qk, self.d_vo, self.init_scale)
         if isinstance(signature, Relation):
-            raise UnsupportedSignature("on relations the scores are linear anyway: without softmax it would be mha")
+            raise UnsupportedSignature("relation scores have no softmax to replace, so this would be mha; use mha")
         if isinstance(signature, Recall):
             return LinearRecall(signature.d_input, signature.n_classes, *heads)
         return LinearTokens(signature, self.d_model, *heads)
@@ -54,15 +54,15 @@ def attend_linearly(queries: Tensor, contexts: Tensor, W_Q: Tensor, W_K: Tensor,
         weights = q @ k.mT  # (heads, slots, n)
         values = weights / weights.sum(dim=-1, keepdim=True) @ v  # (heads, slots, d_vo)
     else:
-        k = features(torch.einsum("snd,hde->hsne", contexts, W_K))
-        weights = torch.einsum("hse,hsne->shn", q, k)
+        k = features(torch.einsum("snd,hde->hsne", contexts, W_K))  # (heads, slots, n, d_qk)
+        weights = torch.einsum("hse,hsne->shn", q, k)  # (slots, heads, n)
         mixed = weights / weights.sum(dim=-1, keepdim=True) @ contexts  # (slots, heads, d)
         values = mixed.transpose(0, 1) @ W_V  # (heads, slots, d_vo)
     return torch.einsum("hsv,hvo->so", values, W_O)
 
 
 class LinearRecall(RecallAttention):
-    """A query attends linearly to its context alone."""
+    """A query attends linearly to its context only."""
 
     def forward(self, contexts: Tensor, queries: Tensor) -> Tensor:
         """(slots or 1, n, d) contexts, (slots, d) queries -> (slots, n_classes) logits."""
@@ -78,12 +78,12 @@ class LinearTokens(TokenAttention):
         return attend_linearly(x[:, -1], x, *self.maps())
 
     def read_grid(self) -> Tensor:
-        """The logits of every pair of tokens, (n_combinations, n_classes), each token projected once."""
+        """The logits of every pair of tokens, (n_combinations, n_classes); each token is projected only once."""
         first, last = (self.W_E[start:stop] for start, stop in self.signature.spans)
-        q, own = features(last @ self.W_Q), features(last @ self.W_K)  # (heads, last, d_qk)
+        q, own_k = features(last @ self.W_Q), features(last @ self.W_K)  # (heads, last, d_qk)
         to_first = features(first @ self.W_K) @ q.mT  # (heads, first, last)
-        share = to_first / (to_first + (q * own).sum(dim=-1).unsqueeze(1))
-        return mix_grid(share, first, last, self.W_V @ self.W_O).flatten(0, 1)
+        a = to_first / (to_first + (q * own_k).sum(dim=-1).unsqueeze(1))  # (heads, first, last)
+        return mix_grid(a, first, last, self.W_V @ self.W_O).flatten(0, 1)
 
 
 @hookimpl

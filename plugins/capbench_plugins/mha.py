@@ -24,11 +24,11 @@ class Mha(Architecture):
     d_model: int = Field(16, ge=1, le=4096, description="width of the token embeddings, on lookup tasks")
     n_heads: int = Field(4, ge=1, le=4096, description="H: number of heads")
     d_qk: int = Field(8, ge=1, le=4096, description="query/key width of a head; D_K = n_heads * d_qk")
-    d_vo: int = Field(8, ge=1, le=4096, description="value/output width of a head, where values are read")
+    d_vo: int = Field(8, ge=1, le=4096, description="value/output width of a head, where values are used")
     readout: Readout = Field(
         "max",
-        description="how a relation is read: max over heads of the scores; softmax: of the attention weights; "
-        "routed: from the value that attention brings",
+        description="how relations are read; max: largest score over heads; softmax: largest attention weight over "
+        "heads; routed: from the values that attention moves",
     )
     init_scale: float = Field(
         2.0, gt=0, description="initial query and key weights have standard deviation init_scale / sqrt(d)"
@@ -51,18 +51,18 @@ class Mha(Architecture):
         return scores(d_item, self.n_heads, self.d_qk, self.init_scale)
 
     def widths(self, signature: Signature) -> tuple[str, ...]:
-        """Heads first, then the width of a head: of its key-query channel where only that speaks."""
+        """Heads first, then the width of a head: query/key width on relations, else value width."""
         return ("n_heads", "d_qk") if isinstance(signature, Relation) else ("n_heads", "d_vo")
 
     def heads(self, signature: Signature) -> Heads | None:
-        """Its heads as the theorems count them; with routed values the key-query channel does not speak alone."""
+        """Its heads as the theorems count them; None with routed values, where scores alone do not decide."""
         if isinstance(signature, Relation):
             return None if self.readout == "routed" else Heads(self.n_heads, signature.d_item, self.d_qk, d_vo=0)
         d_model = signature.d_input if isinstance(signature, Recall) else self.d_model
         return Heads(self.n_heads, d_model, self.d_qk, self.d_vo)
 
     def analyse(self, module: nn.Module, problem: Problem) -> dict[str, float]:
-        """On recall, the share of (example, head) pairs in which one vector of the context takes nearly all attention.
+        """On recall, the share of (example, head) pairs in which one context vector gets nearly all the attention.
 
         The threshold is that of the authors' code (Mahdavi et al. 2024, arXiv 2306.02010).
         """
@@ -73,7 +73,7 @@ class Mha(Architecture):
 
 
 class AttentionHeads(nn.Module):
-    """The weights of a layer of heads that answers in logits."""
+    """The weights of one layer of heads that outputs logits."""
 
     def __init__(self, d: int, n_classes: int, n_heads: int, d_qk: int, d_vo: int, init_scale: float) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class AttentionHeads(nn.Module):
 
 
 class RecallAttention(AttentionHeads):
-    """Σ_h softmax(e W_Q W_Kᵀ Eᵀ / √d_qk) E W_V W_O: a query e attends to its context E alone.
+    """Σ_h softmax(e W_Q W_Kᵀ Eᵀ / √d_qk) E W_V W_O: a query e attends to its context E only.
 
     Mahdavi et al. 2024, Memorization Capacity of Multi-Head Attention, arXiv 2306.02010.
     """
@@ -104,14 +104,14 @@ class RecallAttention(AttentionHeads):
 
 
 class TokenAttention(AttentionHeads):
-    """The same on tokens: the last one is the query, and attends to all of them, itself included."""
+    """Σ_h softmax(x_S W_Q W_Kᵀ xᵀ / √d_qk) x W_V W_O with x_s = W_E[t_s]: the last token attends to all tokens."""
 
     def __init__(self, signature: Lookup, d_model: int, n_heads: int, d_qk: int, d_vo: int, init_scale: float) -> None:
         super().__init__(d_model, signature.n_classes, n_heads, d_qk, d_vo, init_scale)
         self.signature = signature
         self.W_E = gaussian(signature.n_tokens, d_model, std=1.0)
         if signature.length == 2:
-            self.forward_grid = self.read_grid  # only here can all pairs be scored without running each
+            self.forward_grid = self.read_grid  # with two tokens, all pairs can be scored at once
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(slots, length) tokens -> (slots, n_classes) logits."""
@@ -119,7 +119,7 @@ class TokenAttention(AttentionHeads):
         return attend(x[:, -1], x, *self.maps())
 
     def read_grid(self) -> Tensor:
-        """The logits of every pair of tokens, (n_combinations, n_classes), each token projected once."""
+        """The logits of every pair of tokens, (n_combinations, n_classes); each token is projected only once."""
         first, last = (self.W_E[start:stop] for start, stop in self.signature.spans)
         return attend_grid(first, last, *self.maps()).flatten(0, 1)
 

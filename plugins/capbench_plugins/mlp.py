@@ -1,4 +1,4 @@
-"""A pure MLP: no attention, every input stands at a place of its own in one long vector."""
+"""A pure MLP: no attention; all inputs are concatenated into one vector."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Mlp(Architecture):
         return RelationMlp(signature.d_item, self.d_mlp, self.n_layers)
 
     def widths(self, signature: Signature) -> tuple[str, ...]:
-        """Width of the embeddings, where there are any, then of the hidden layers."""
+        """Width of the embeddings, if any, then of the hidden layers."""
         return ("d_model", "d_mlp") if isinstance(signature, Lookup) else ("d_mlp",)
 
 
 class HiddenLayers(nn.Module):
-    """All but the first product: z -> GELU(… GELU(z + b) W …) W_out + b_out.
+    """All of the MLP after the first matrix product: z -> GELU(… GELU(z + b) W …) W_out + b_out.
 
-    The first product is the caller's, in parts, so that what many inputs share is projected once.
+    The caller computes the first product in parts, so that what many inputs share is projected only once.
     """
 
     def __init__(self, d_in: int, d_mlp: int, d_out: int, n_layers: int) -> None:
@@ -57,7 +57,7 @@ class HiddenLayers(nn.Module):
 
 
 class TokenMlp(nn.Module):
-    """Logits of an MLP on [W_E[t_1], …, W_E[t_S]]; W_1[s] is the part of the first layer that sees place s."""
+    """Logits of an MLP on [W_E[t_1], …, W_E[t_S]]; W_1[s] is the part of the first layer that reads position s."""
 
     def __init__(self, signature: Lookup, d: int, d_mlp: int, n_layers: int) -> None:
         super().__init__()
@@ -76,11 +76,12 @@ class TokenMlp(nn.Module):
         return logits
 
     def read_grid(self) -> Tensor:
-        """The logits of every pair of tokens, (n_combinations, n_classes), each token projected once a place."""
+        """The logits of every pair of tokens, (n_combinations, n_classes); tokens are projected once per position."""
         first, last = (
             self.W_E[start:stop] @ W for (start, stop), W in zip(self.signature.spans, self.W_1, strict=True)
         )
-        logits: Tensor = self.rest((first.unsqueeze(1) + last).flatten(0, 1))  # (first * last, n_classes)
+        z = (first.unsqueeze(1) + last).flatten(0, 1)  # (first * last, d_mlp)
+        logits: Tensor = self.rest(z)
         return logits
 
 
@@ -106,7 +107,7 @@ class RelationMlp(nn.Module):
 
     def __init__(self, d_item: int, d_mlp: int, n_layers: int) -> None:
         super().__init__()
-        limit = 1 / math.sqrt(d_item)  # the vectors have length 1
+        limit = 1 / math.sqrt(d_item)  # the item vectors have norm 1
         self.W_source, self.W_target = uniform(d_item, d_mlp, limit=limit), uniform(d_item, d_mlp, limit=limit)
         self.rest = HiddenLayers(2 * d_item, d_mlp, 1, n_layers)
 

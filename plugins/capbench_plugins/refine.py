@@ -1,4 +1,4 @@
-"""Adam that starts where a theorem leads: at explicit weights instead of random ones."""
+"""Adam that starts from explicitly constructed weights instead of random ones."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from capbench_plugins.construct import Construct
 class Refine(Adam):
     """Adam from the weights of `construct`: what training adds to a construction, and whether it stays there.
 
-    Where more facts are asked for than the construction is made for, it holds the first of them, and the others are
-    left to training.
+    Beyond the load that the construction is made for, the start holds the first facts, and the others are left to
+    training.
     """
 
     name: ClassVar[str] = "refine"
 
     noise: float = Field(
-        0.01, ge=0, le=10, description="share of a model's own random weights that is added to the constructed ones"
+        0.01, ge=0, le=10, description="share of the random initial weights that is added to the constructed ones"
     )
     sharpness: float = Field(
         8.0,
         gt=0,
         le=1e6,
-        description="factor on the scores of a relation at the start: at 1 constructed margins are too small to count "
-        "in the loss, and training leaves them",
+        description="factor on the scores of a relation at the start: at 1 the constructed margins are so small "
+        "in the loss that training moves away from them",
     )
 
     def start(
@@ -42,11 +42,11 @@ class Refine(Adam):
         load: int,
         generator: Generator,
     ) -> dict[str, Tensor]:
-        """The constructed weights, shaken a little: what was written down as zero could not move otherwise."""
+        """The constructed weights plus some noise, because weights that are exactly zero might get no gradient."""
         construct = Construct()
         most = construct.reach(task, architecture)
         if load > most:
-            problem, load = _first(problem, most), most
+            problem, load = _keep_first_facts(problem, most), most
         found = construct.find_weights(task, architecture, module, problem, load, generator)
         drawn = dict(module.named_parameters())
         weights = {name: weight + self.noise * drawn[name].detach() for name, weight in found.items()}
@@ -55,8 +55,8 @@ class Refine(Adam):
         return weights
 
 
-def _first(problem: Problem, n_facts: int) -> Problem:
-    """The problem with only so many of its facts asked."""
+def _keep_first_facts(problem: Problem, n_facts: int) -> Problem:
+    """The problem with all but the first `n_facts` facts masked out."""
     return problem._replace(mask=problem.mask * (problem.mask.cumsum(0) <= n_facts))
 
 

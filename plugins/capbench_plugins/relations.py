@@ -16,8 +16,8 @@ Readout = Literal["max", "softmax", "routed"]
 class RelationScores(nn.Module):
     """Edge iff max over heads of (x_i W_Q)·(x_j W_K) exceeds a threshold (Adler 2025, arXiv 2509.22840, §2).
 
-    The learned scale is kept positive: a negative one would turn the rule into "iff all heads stay below the
-    threshold", which is another read-out with a capacity of its own.
+    The learned scale is kept positive: a negative one would make the rule "iff all heads are below the threshold",
+    which is another readout with another capacity.
     """
 
     def __init__(self, d_item: int, n_heads: int, d_qk: int, init_scale: float) -> None:
@@ -30,7 +30,7 @@ class RelationScores(nn.Module):
 
     def forward(self, items: Tensor) -> Tensor:
         """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
-        scores = largest(self.head_scores(items))  # (items, items)
+        scores = max_over_heads(self.head_scores(items))  # (items, items)
         return self.log_scale.exp() * (scores - self.threshold)
 
     def head_scores(self, items: Tensor) -> Tensor:
@@ -42,21 +42,21 @@ class SoftmaxScores(RelationScores):
     """Edge iff some head's attention weight a_ij = softmax_j of its scores exceeds a threshold.
 
     A capbench variant in the spirit of version 3 of Adler 2025, which normalises by softmax. The logarithms of
-    weight and threshold are compared: the same decision, with gradients that do not vanish with the weight. The
-    threshold starts at the even share of an item, from which attention has to rise.
+    weight and threshold are compared: the same decision, with gradients that do not vanish with the weight. A
+    uniform weight 1/m counts as 0 before the threshold.
     """
 
     def forward(self, items: Tensor) -> Tensor:
         """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
-        share = largest(self.head_scores(items).log_softmax(dim=-1)) + math.log(len(items))  # 0: the even share
-        return self.log_scale.exp() * (share - self.threshold)
+        log_a = max_over_heads(self.head_scores(items).log_softmax(dim=-1))  # (items, items)
+        return self.log_scale.exp() * (log_a + math.log(len(items)) - self.threshold)
 
 
 class RoutedScores(RelationScores):
-    """Edge iff the value that attention brings to i, y_i = Σ_h Σ_j a^h_ij x_j W_V W_O, matches item j: y_i·x_j.
+    """Edge iff y_i·x_j exceeds a threshold, where y_i = Σ_h Σ_j a^h_ij x_j W_V W_O is the output of attention at i.
 
-    A capbench variant in the spirit of the value routing in version 3 of Adler 2025: here the relation has to pass
-    through softmax, the width of the values and the sum over heads.
+    A capbench variant in the spirit of the value routing in version 3 of Adler 2025: the relation has to pass
+    through the softmax, the value width and the sum over heads.
     """
 
     def __init__(self, d_item: int, n_heads: int, d_qk: int, d_vo: int, init_scale: float) -> None:
@@ -66,18 +66,19 @@ class RoutedScores(RelationScores):
 
     def forward(self, items: Tensor) -> Tensor:
         """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
-        weights = self.head_scores(items).softmax(dim=-1)  # (heads, items, items)
-        values = weights @ (items @ self.W_V)  # (heads, items, d_vo)
-        routed = torch.einsum("hiv,hvd->id", values, self.W_O)  # (items, d)
-        return self.log_scale.exp() * (routed @ items.mT - self.threshold)
+        a = self.head_scores(items).softmax(dim=-1)  # (heads, items, items)
+        values = a @ (items @ self.W_V)  # (heads, items, d_vo)
+        y = torch.einsum("hiv,hvd->id", values, self.W_O)  # (items, d)
+        return self.log_scale.exp() * (y @ items.mT - self.threshold)
 
 
 def project(items: Tensor, W: Tensor) -> Tensor:
-    """(items, d) vectors through each head's (d, width) map, (heads, items, width): one wide product for all heads."""
+    """(items, d) vectors times each head's (d, width) matrix, as one wide product: (heads, items, width)."""
     wide = items @ W.transpose(0, 1).flatten(1)  # (items, heads * width)
     return wide.view(len(items), len(W), -1).transpose(0, 1)
 
 
-def largest(scores: Tensor) -> Tensor:
-    """The largest over the heads. By `max`, which knows where it stood: `amax` looks for it again backwards."""
+def max_over_heads(scores: Tensor) -> Tensor:
+    """The largest of (heads, …) scores over the heads."""
+    # `max` keeps the index of the maximum; `amax` searches for it again in the backward pass.
     return scores.max(dim=0).values

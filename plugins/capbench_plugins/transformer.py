@@ -1,4 +1,4 @@
-"""One attention layer and an MLP: what the papers compare attention-only models with."""
+"""One attention layer and an MLP: the model that the papers compare attention-only models with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capbench import Architecture, Lookup, Signature, hookimpl
-from capbench_plugins.aot import AttentionOnly, tokens_only
+from capbench_plugins.aot import AttentionOnly, require_lookup
 from capbench_plugins.attention import uniform
 
 
@@ -30,18 +30,18 @@ class Transformer(Architecture):
 
     def build(self, signature: Signature) -> nn.Module:
         """The module for a lookup task."""
-        lookup = tokens_only(signature, self.name)
+        lookup = require_lookup(signature, self.name)
         return AttentionAndMlp(
             lookup, self.d_model, self.n_heads, self.d_qk, self.d_vo, self.d_mlp, positions=self.positions
         )
 
     def widths(self, signature: Signature) -> tuple[str, ...]:
-        """Width of the stream, then of the MLP."""
+        """Width of the residual stream, then of the MLP."""
         return ("d_model", "d_mlp")
 
 
 class AttentionAndMlp(AttentionOnly):
-    """T(t) = (y + GELU(y W_1 + b_1) W_2 + b_2) W_U, y the stream after attention at the last position."""
+    """T(t) = (y + GELU(y W_1 + b_1) W_2 + b_2) W_U, where y is the residual stream after attention."""
 
     def __init__(
         self, signature: Lookup, d: int, n_heads: int, d_qk: int, d_vo: int, d_mlp: int, positions: bool
@@ -50,10 +50,10 @@ class AttentionAndMlp(AttentionOnly):
         self.W_1, self.b_1 = uniform(d, d_mlp, limit=1 / math.sqrt(d)), uniform(d_mlp, limit=1 / math.sqrt(d))
         self.W_2, self.b_2 = uniform(d_mlp, d, limit=1 / math.sqrt(d_mlp)), uniform(d, limit=1 / math.sqrt(d_mlp))
 
-    def read(self, stream: Tensor) -> Tensor:
-        """(slots, d) stream after attention -> (slots, n_classes) logits."""
-        hidden = F.gelu(stream @ self.W_1 + self.b_1)  # (slots, d_mlp)
-        return (stream + hidden @ self.W_2 + self.b_2) @ self.W_U
+    def read_logits(self, y: Tensor) -> Tensor:
+        """(slots, d) residual stream after attention -> (slots, n_classes) logits."""
+        hidden = F.gelu(y @ self.W_1 + self.b_1)  # (slots, d_mlp)
+        return (y + hidden @ self.W_2 + self.b_2) @ self.W_U
 
 
 @hookimpl

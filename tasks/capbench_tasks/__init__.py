@@ -1,1 +1,1 @@
-"""Built-in tasks, each in a file with its bounds."""
+"""Built-in tasks, one per file, each with its bounds in a file beside it."""

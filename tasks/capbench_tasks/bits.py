@@ -1,4 +1,4 @@
-"""Bits per parameter: what trained language models were found to store, as a mark to measure other models by."""
+"""Bits per parameter: what trained language models were found to store, as a reference value for other models."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from capbench import Architecture, Bound, BoundValue, Kind, Pedigree, Task, hook
 
 
 class BitsPerParameter(Bound):
-    """An empirical mark, not a theorem: a model may store less or more."""
+    """An empirical reference value, not a theorem: a model may store less or more."""
 
     name: ClassVar[str] = "bits.per_parameter"
     kind: ClassVar[Kind] = Kind.LAW
-    statement: ClassVar[str] = "trained language models were found to store about 2 bits of knowledge a parameter"
+    statement: ClassVar[str] = "trained language models were found to store about 2 bits of knowledge per parameter"
     formula: ClassVar[str] = "bits ≈ 2 · parameters"
     citation: ClassVar[str] = (
         "Allen-Zhu & Li 2024, Physics of Language Models: Part 3.3, arXiv 2404.05405; "
@@ -21,7 +21,7 @@ class BitsPerParameter(Bound):
     pedigree: ClassVar[Pedigree] = Pedigree.PAPER
 
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
-        """The same for every pair."""
+        """2, for every task and architecture."""
         return BoundValue(
             2.0, "bits_per_parameter", "empirical, on language models; Morris et al. find 3.6 on random strings"
         )
@@ -29,5 +29,5 @@ class BitsPerParameter(Bound):
 
 @hookimpl
 def capbench_bounds() -> list[type[Bound]]:
-    """The mark."""
+    """The reference value."""
     return [BitsPerParameter]

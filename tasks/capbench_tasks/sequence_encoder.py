@@ -1,4 +1,4 @@
-"""The best sequence encoder: how near a rank-d table of logits can come to given next-token distributions.
+"""The best sequence encoder: how well a rank-d table of logits can fit given next-token distributions.
 
 Dana, Pydi & Chevaleyre, "Memorization in Attention-only Transformers", arXiv 2411.10115, Props 1-3.
 """
@@ -6,62 +6,40 @@ Dana, Pydi & Chevaleyre, "Memorization in Attention-only Transformers", arXiv 24
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 WINDOW = 10
-"""L-BFGS iterations between two looks at the progress."""
+"""L-BFGS iterations between two convergence checks."""
 LEAST_PROBABILITY = 1e-9
-"""Where the logarithm of a target is cut off for the starting point; the fit itself uses the target as it is."""
+"""Targets are raised to at least this in the starting point, to take logarithms; the fit uses them as they are."""
 
 
-@dataclass(frozen=True)
-class EncoderFit:
-    """A fitted encoder, by what it leaves unexplained of each fact."""
-
-    kl: Tensor
-    """KL(target ‖ encoder) of each fact in nats, (facts,) float64."""
-    converged: bool
-    """Whether the last look found less progress than the tolerance; the KL is an upper estimate either way."""
-
-
-def best_encoder_kl(
+def fit_encoder_kl(
     targets: Tensor, weights: Tensor, d: int, *, tolerance: float = 1e-3, max_iterations: int = 2000
-) -> float:
-    """Weighted mean KL in nats of the best logit table W·E(t) of rank d: an upper estimate of the infimum.
+) -> Tensor:
+    """KL(target ‖ softmax E W) of each fact in nats, (facts,) float64, for the best logit table E W of rank d.
 
-    The problem is not convex, so the fit may stop above the infimum; it never reports less than a
-    table that exists, except in the cases where the infimum is known to be 0.
-    """
-    fit = fit_encoder(targets, weights, d, tolerance=tolerance, max_iterations=max_iterations)
-    weights = weights.to(fit.kl)
-    return float((weights * fit.kl).sum() / weights.sum())
-
-
-def fit_encoder(
-    targets: Tensor, weights: Tensor, d: int, *, tolerance: float = 1e-3, max_iterations: int = 2000
-) -> EncoderFit:
-    """Fits E (facts, d) and W (d, n) to (facts, n) targets by L-BFGS in float64, from a truncated SVD.
-
-    It has converged when WINDOW iterations lower the KL by less than the share `tolerance`.
+    E (facts, d) and W (d, n) are fitted to the (facts, n) targets by L-BFGS in float64, from a truncated
+    SVD, until WINDOW iterations lower the weighted KL by less than the share `tolerance`. The problem is
+    not convex, so the weighted mean is an upper estimate of the infimum: 0 where that is known to be 0,
+    elsewhere the KL of a table that exists.
     """
     _check(targets, weights, d)
     targets, weights = targets.detach().double(), weights.detach().double()
     weights = weights / weights.mean()
     if has_zero_kl(targets, d):
-        return EncoderFit(targets.new_zeros(len(targets)), converged=True)
+        return targets.new_zeros(len(targets))
     factors = [factor.requires_grad_() for factor in _start(targets, weights, d)]
-    converged = _descend(factors, targets, weights, tolerance, max_iterations)
+    _minimise(factors, targets, weights, tolerance, max_iterations)
     with torch.no_grad():
-        kl = kl_to_logits(targets, factors[0] @ factors[1])
-    return EncoderFit(kl.clamp(min=0.0), converged)
+        return kl_to_logits(targets, factors[0] @ factors[1]).clamp(min=0.0)
 
 
 def has_zero_kl(targets: Tensor, d: int) -> bool:
-    """Whether the infimum is known to be 0: enough width for any table, no more facts than width, or Dirac targets.
+    """Whether the infimum is known to be 0: d wide enough for any table, no more facts than d, or Dirac targets.
 
     d >= n - 1 and Dirac targets at d >= 2 are the paper's Props 1-3; facts <= d is derived.
     """
@@ -70,10 +48,10 @@ def has_zero_kl(targets: Tensor, d: int) -> bool:
 
 
 def kl_to_logits(targets: Tensor, logits: Tensor) -> Tensor:
-    """KL(target ‖ softmax of logits) of each row, in nats."""
-    # F.kl_div says the same but has no batching rule under vmap.
-    surprise = torch.xlogy(targets, targets) - targets * F.log_softmax(logits, dim=-1)  # (facts, n)
-    return surprise.sum(dim=-1)
+    """KL(target ‖ softmax(logits)) of each row, in nats."""
+    # F.kl_div computes the same but has no batching rule under vmap.
+    terms = torch.xlogy(targets, targets) - targets * F.log_softmax(logits, dim=-1)  # (facts, n)
+    return terms.sum(dim=-1)
 
 
 def _check(targets: Tensor, weights: Tensor, d: int) -> None:
@@ -89,18 +67,18 @@ def _check(targets: Tensor, weights: Tensor, d: int) -> None:
 
 
 def _start(targets: Tensor, weights: Tensor, d: int) -> tuple[Tensor, Tensor]:
-    """The nearest rank-d table to the targets' logits, each row shifted to mean 0: softmax does not see a shift."""
-    logits = targets.clamp(min=LEAST_PROBABILITY).log()
+    """Factors of the rank-d table nearest to the targets' logits, rows centred: softmax is invariant to a shift."""
+    logits = targets.clamp(min=LEAST_PROBABILITY).log()  # (facts, n)
     logits = logits - logits.mean(dim=1, keepdim=True)
     root = weights.sqrt().unsqueeze(1)
     left, scale, right = torch.linalg.svd(root * logits, full_matrices=False)
-    share = scale[:d].sqrt()
-    E, W = left[:, :d] * share / root, share.unsqueeze(1) * right[:d]  # (facts, d), (d, n)
+    half = scale[:d].sqrt()
+    E, W = left[:, :d] * half / root, half.unsqueeze(1) * right[:d]  # (facts, d), (d, n)
     return E.contiguous(), W.contiguous()
 
 
-def _descend(factors: list[Tensor], targets: Tensor, weights: Tensor, tolerance: float, max_iterations: int) -> bool:
-    """Minimises the weighted KL over the factors in place; whether progress ended before the iterations did."""
+def _minimise(factors: list[Tensor], targets: Tensor, weights: Tensor, tolerance: float, max_iterations: int) -> None:
+    """Minimises the weighted KL over the factors, in place, until it converges or the iterations are used up."""
     optimiser = torch.optim.LBFGS(
         factors,
         max_iter=WINDOW,
@@ -119,8 +97,7 @@ def _descend(factors: list[Tensor], targets: Tensor, weights: Tensor, tolerance:
 
     before = math.inf
     for _ in range(max(1, max_iterations // WINDOW)):
-        now = optimiser.step(total_kl).item()  # type: ignore[no-untyped-call]  # the KL as the window began
+        now = optimiser.step(total_kl).item()  # type: ignore[no-untyped-call]  # the KL at the start of the window
         if before - now <= tolerance * now or now <= len(weights) * LEAST_PROBABILITY:
-            return True
+            return
         before = now
-    return False

@@ -15,15 +15,9 @@ from pydantic import Field, model_validator
 from torch import Generator, Tensor
 
 from capbench import (
-    Architecture,
-    Bound,
-    BoundValue,
     Criterion,
-    Kind,
     LoadOutOfRange,
     Lookup,
-    NotApplicable,
-    Pedigree,
     Problem,
     Recipe,
     Task,
@@ -42,23 +36,23 @@ from capbench_tasks.tensor_rank import (
 )
 
 LAYER_RANK, DATABASE_RANK = "layer_rank_lower", "database_rank_lower"
-"""What bounds on tensor ranks are held against: the largest flattening rank, which no rank is below.
+"""Metrics that rank bounds are compared with: the largest flattening rank, a lower bound on the tensor rank.
 
-Never facts: argmax and softmax inflate rank without limit.
+Never facts: argmax and softmax can raise the rank without limit.
 """
 SWEPT_TAUS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-"""Confidences at which the database stated by a trained layer is analysed."""
+"""Confidence thresholds at which the database that a trained layer states is analysed."""
 DENSE_CELLS = 2**17
-"""Largest K Q V at which a database is written out as a tensor, and a CP rank estimated."""
+"""Largest K * Q * V at which a database is stored as a dense tensor and its CP rank estimated."""
 
 
 class Triples(Task):
     """Store a partial function (key, query) -> value. A fact is a triple.
 
-    The tensor rank of the databases is known exactly but for `random`: diagonal: the load;
-    low_rank: min(rank, load); block: min(rank, load), and one more where the load ends inside a
-    block's second or later row, that is beyond rank * (n_queries // rank) and not a multiple of
-    n_queries // rank.
+    Except for `random`, the tensor rank of the databases is known exactly. diagonal: the load;
+    low_rank: min(rank, load); block: min(rank, load), plus one where the load ends inside a
+    block's second or later row, that is, where it exceeds rank * (n_queries // rank) and is not a
+    multiple of n_queries // rank.
     """
 
     name: ClassVar[str] = "triples"
@@ -67,8 +61,8 @@ class Triples(Task):
     recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.01, 0.02, 0.05), steps=1000)
     presets: ClassVar = {"smoke": {"n_keys": 8, "n_queries": 8, "n_values": 8}}
 
-    n_keys: int = Field(20, ge=1, le=4096, description="|K|: tokens that may stand first")
-    n_queries: int = Field(20, ge=1, le=4096, description="|Q|: tokens that may stand second, where the value is read")
+    n_keys: int = Field(20, ge=1, le=4096, description="|K|: tokens that may come first")
+    n_queries: int = Field(20, ge=1, le=4096, description="|Q|: tokens that may come second, where the value is read")
     n_values: int = Field(20, ge=2, le=65536, description="|V|: possible answers")
     tau: float = Field(0.95, gt=0, lt=1, description="a triple counts in tau_accuracy where p(v | k, q) >= tau")
     score: Literal["accuracy", "tau_accuracy"] = Field(
@@ -77,9 +71,9 @@ class Triples(Task):
     structure: Literal["random", "block", "diagonal", "low_rank"] = Field(
         "random",
         description="random: any pairs, uniform values; diagonal: no key or query twice, one value for all; "
-        "block: groups of keys and queries, one value a group; low_rank: the value follows from the key alone",
+        "block: groups of keys and queries, one value per group; low_rank: the value depends on the key alone",
     )
-    rank: int = Field(4, ge=1, description="tensor rank of the databases on block and low_rank")
+    rank: int = Field(4, ge=1, description="tensor rank of the databases, for block and low_rank")
 
     @model_validator(mode="after")
     def _rank_fits(self) -> Triples:
@@ -93,7 +87,7 @@ class Triples(Task):
 
     @property
     def criterion(self) -> Criterion:
-        """99 % of the triples, by the score chosen."""
+        """99 % of the triples, by the chosen score."""
         return Criterion(self.score, 0.99)
 
     @property
@@ -104,7 +98,7 @@ class Triples(Task):
 
     @property
     def max_load(self) -> int:
-        """The most triples that the structure has room for."""
+        """The largest number of triples that fits the structure."""
         if self.structure == "diagonal":
             return min(self.n_keys, self.n_queries)
         if self.structure == "block":
@@ -118,11 +112,11 @@ class Triples(Task):
 
     @property
     def _row_width(self) -> int:
-        """The most queries that a key has on block and low_rank."""
+        """The largest number of queries per key, for block and low_rank."""
         return self.n_queries // self.rank if self.structure == "block" else self.n_queries
 
     def known_rank(self, load: int) -> int | None:
-        """The exact tensor rank of this structure's databases [derived]; None where it varies."""
+        """The exact tensor rank of this structure's databases [derived]; None for `random`, where it varies."""
         if self.structure == "random":
             return None
         if self.structure == "diagonal":
@@ -131,7 +125,7 @@ class Triples(Task):
         return min(self.rank, load) + (self.structure == "block" and has_ragged_block)
 
     def problem(self, load: int, slots: int, generator: Generator) -> Problem:
-        """`load` triples with distinct (key, query); in grid order where the slots hold the whole grid."""
+        """`load` triples with distinct (key, query); in grid order if the slots are the whole grid, else first."""
         if not 1 <= load <= min(self.max_load, slots):
             raise LoadOutOfRange(
                 f"a {self.structure} database of these sizes has 1 to {self.max_load} triples in as many slots, "
@@ -139,12 +133,12 @@ class Triples(Task):
             )
         keys, queries, values = self._triples(load, generator)
         if slots == self.signature.n_combinations:
-            tokens, place = self.signature.grid(), keys * self.n_queries + queries
+            tokens, slot = self.signature.grid(), keys * self.n_queries + queries
         else:
-            tokens, place = torch.tensor([[0, self.n_keys]]).repeat(slots, 1), torch.arange(load)
-            tokens[:load] = torch.stack([keys, self.n_keys + queries], dim=1)
-        targets = torch.zeros(slots, dtype=torch.int64).index_copy(0, place, values)
-        mask = torch.zeros(slots).index_fill(0, place, 1.0)
+            tokens, slot = torch.tensor([[0, self.n_keys]]).repeat(slots, 1), torch.arange(load)
+            tokens[:load] = torch.stack([keys, self.n_keys + queries], dim=1)  # (slots, 2)
+        targets = torch.zeros(slots, dtype=torch.int64).index_copy(0, slot, values)
+        mask = torch.zeros(slots).index_fill(0, slot, 1.0)
         return Problem((tokens,), targets, mask)
 
     def loss(self, outputs: Tensor, problem: Problem) -> Tensor:
@@ -152,25 +146,25 @@ class Triples(Task):
         return -_mean_over_facts(_log_likelihood(outputs, problem), problem.mask)
 
     def metrics(self, outputs: Tensor, problem: Problem) -> dict[str, Tensor]:
-        """Shares of right and of confidently right answers, and the bits stored."""
-        gained = _log_likelihood(outputs, problem)
+        """Share of triples recalled, share recalled with confidence tau, and the bits stored."""
+        log_p = _log_likelihood(outputs, problem)  # (slots,)
         is_right = outputs.argmax(dim=-1) == problem.targets
-        bits = math.log2(self.n_values) + gained / math.log(2)  # (slots,)
+        bits = math.log2(self.n_values) + log_p / math.log(2)  # (slots,)
         return {
             "accuracy": _mean_over_facts(is_right.to(outputs.dtype), problem.mask),
-            "tau_accuracy": _mean_over_facts((gained >= math.log(self.tau)).to(outputs.dtype), problem.mask),
+            "tau_accuracy": _mean_over_facts((log_p >= math.log(self.tau)).to(outputs.dtype), problem.mask),
             "bits": torch.where(problem.mask > 0, bits, 0.0).sum().clamp(min=0.0),
         }
 
     def facts_held(self, metrics: Mapping[str, float], load: int) -> float | None:
-        """Triples known beyond guessing, T0 (acc - 1/V) / (1 - 1/V); read only where values are uniform."""
+        """Triples known beyond guessing, T0 (acc - 1/V) / (1 - 1/V); None unless values are uniform."""
         if self.structure != "random" or "accuracy" not in metrics:
             return None
         chance = 1 / self.n_values
         return max(0.0, load * (metrics["accuracy"] - chance) / (1 - chance))
 
     def examine(self, problem: Problem) -> dict[str, float]:
-        """Between which numbers the tensor rank of this database lies."""
+        """Lower and upper bounds on the tensor rank of this database."""
         database = self._database(problem)
         upper, lower = distinct_values_bound(database), len(torch.unique(database.values))
         if math.prod(database.shape) <= DENSE_CELLS:
@@ -179,7 +173,7 @@ class Triples(Task):
         return {"database_rank_lower": float(lower), "database_rank_upper": float(upper)}
 
     def analyse(self, outputs: Tensor, problem: Problem) -> dict[str, float]:
-        """Ranks of a trained layer's tensor L and of the databases read off it; numerical, in L's precision."""
+        """Numerical ranks of a trained layer's tensor L, and bounds on those of the databases read from it."""
         L = outputs.detach().cpu().reshape(self.n_keys, self.n_queries, -1)  # (K, Q, V)
         by_mode = flattening_ranks(L)
         found = {f"layer_rank_by_{mode}": float(r) for mode, r in zip(("key", "query", "value"), by_mode, strict=True)}
@@ -195,11 +189,11 @@ class Triples(Task):
         return found
 
     def _database(self, problem: Problem) -> Database:
-        """The facts of a problem, by number."""
-        asked = problem.mask > 0
-        tokens = problem.inputs[0][asked]
+        """The facts of a problem, as indices."""
+        is_fact = problem.mask > 0
+        tokens = problem.inputs[0][is_fact]  # (load, 2)
         shape = (self.n_keys, self.n_queries, self.n_values)
-        return Database(tokens[:, 0], tokens[:, 1] - self.n_keys, problem.targets[asked], shape)
+        return Database(tokens[:, 0], tokens[:, 1] - self.n_keys, problem.targets[is_fact], shape)
 
     def _triples(self, load: int, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Keys, queries and values of `load` triples, each (load,)."""
@@ -214,7 +208,7 @@ class Triples(Task):
         return pair // self.n_queries, pair % self.n_queries, values
 
     def _grouped_triples(self, load: int, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Triples row by row, a row being one key with some queries and the one value of its group."""
+        """Triples row by row; a row is one key with several queries, all with the value of its group."""
         widths, groups = self._rows(load)
         row = torch.arange(len(widths)).repeat_interleave(widths)  # (load,)
         within = torch.arange(load) - (widths.cumsum(0) - widths)[row]  # (load,): 0, 1, ... along each row
@@ -223,20 +217,20 @@ class Triples(Task):
         if self.structure == "block":  # groups share neither keys nor queries, so they may share values
             values = torch.randint(self.n_values, (self.rank,), generator=generator)
             first = groups * self._row_width
-        else:  # keys share queries, so that only distinct values keep the groups independent
+        else:  # keys share queries, so only distinct values keep the groups independent
             values = torch.randperm(self.n_values, generator=generator)[: self.rank]
             first = torch.randint(self.n_queries, (len(widths),), generator=generator)
         return keys[row], queries[(first[row] + within) % self.n_queries], values[groups[row]]
 
     def _rows(self, load: int) -> tuple[Tensor, Tensor]:
-        """How many queries each row has, and its group: rows of one group are equal, but for a ragged last one."""
+        """Queries per row, and the group of each row; rows of a group are equally long, except a ragged last one."""
         full, rest = divmod(load, self._row_width)
-        if full < self.rank:  # one row a group, as equal as can be
+        if full < self.rank:  # one row per group, as equal as possible
             group = torch.arange(self.rank)
             return load // self.rank + (group < load % self.rank), group
         rows = torch.arange(full + (rest > 0))
         widths = torch.where(rows < full, self._row_width, rest)
-        if self.structure == "low_rank" and rest > 0:  # the ragged row takes the last value for itself
+        if self.structure == "low_rank" and rest > 0:  # the ragged row has the last value to itself
             return widths, torch.where(rows < full, rows % (self.rank - 1), self.rank - 1)
         return widths, rows % self.rank
 
@@ -250,67 +244,7 @@ def _mean_over_facts(values: Tensor, mask: Tensor) -> Tensor:
     return (mask * values).sum() / mask.sum()
 
 
-class LayerRank(Bound):
-    """The rank of the tensor of logits that one attention layer can produce."""
-
-    name: ClassVar[str] = "wong2025.layer_rank"
-    kind: ClassVar[Kind] = Kind.UPPER
-    statement: ClassVar[str] = (
-        "the tensor L of a one-layer attention model's logits has at most this rank; argmax and softmax may inflate it"
-    )
-    formula: ClassVar[str] = "rank(L) <= min( min(d,|Q|,|V|) + H d_vo min(|K|,|Q|),  d min(|K|,|Q|) )"
-    citation: ClassVar[str] = (
-        "derived for capbench from L = E + sum_h A^h V^h of Wong 2025, Paying Attention to Facts, arXiv 2502.05076; "
-        "cf. its Prop 3.5"
-    )
-    pedigree: ClassVar[Pedigree] = Pedigree.DERIVED
-
-    def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
-        """The smaller of the two formulas, whatever the load."""
-        if not isinstance(task, Triples):
-            raise NotApplicable("it speaks of triples")
-        heads = architecture.heads(task.signature)
-        if heads is None:
-            raise NotApplicable(f"{architecture.name} does not have the heads that the theorem counts")
-        if heads.n_layers != 1:
-            raise NotApplicable(f"it speaks of one layer, {architecture.name} has {heads.n_layers}")
-        skip = min(heads.d_model, task.n_queries, task.n_values) if heads.has_skip else 0
-        side = min(task.n_keys, task.n_queries)
-        rank = min(skip + heads.n_heads * heads.d_vo * side, heads.d_model * side)
-        return BoundValue(rank, LAYER_RANK, "of the logits; the database that argmax reads off them may have any rank")
-
-
-class DatabaseRank(Bound):
-    """The rank of the tensor of a database, from its sizes alone."""
-
-    name: ClassVar[str] = "wong2025.database_rank"
-    kind: ClassVar[Kind] = Kind.UPPER
-    statement: ClassVar[str] = "the tensor of a database has at most the rank sum_k |V_k|, sum_q |V_q|, and |D|"
-    formula: ClassVar[str] = "rank(D) <= min( sum_k |V_k|, sum_q |V_q| ) <= min( |D|, |K||V|, |Q||V| )"
-    citation: ClassVar[str] = "Wong 2025, Paying Attention to Facts, arXiv 2502.05076, Proposition 2.1"
-    pedigree: ClassVar[Pedigree] = Pedigree.PAPER
-
-    def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
-        """What any database of `load` triples keeps to; the architecture does not matter."""
-        if not isinstance(task, Triples):
-            raise NotApplicable("it speaks of triples")
-        if load is None:
-            raise NotApplicable("it depends on the load: name one with --at LOAD")
-        if load > task.max_load:
-            raise NotApplicable(f"a {task.structure} database of these sizes has at most {task.max_load} triples")
-        value = min(load, task.n_keys * task.n_values, task.n_queries * task.n_values)
-        exact = task.known_rank(load)
-        known = "" if exact is None else f"; {task.structure} databases have rank {exact} exactly [derived]"
-        return BoundValue(value, DATABASE_RANK, f"of any database of {load} triples{known}")
-
-
 @hookimpl
 def capbench_tasks() -> list[type[Task]]:
     """Triples."""
     return [Triples]
-
-
-@hookimpl
-def capbench_bounds() -> list[type[Bound]]:
-    """What is known of their ranks."""
-    return [LayerRank, DatabaseRank]

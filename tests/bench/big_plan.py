@@ -12,18 +12,18 @@ from pathlib import Path
 STARTED = time.monotonic()
 
 from capbench.errors import RunInterrupted  # noqa: E402 - importing is part of what is timed
-from capbench.executors.flight import Flight  # noqa: E402
-from capbench.executors.ray import RayCluster  # noqa: E402
-from capbench.options import RunOptions, build_request  # noqa: E402
-from capbench.registry import load_registry  # noqa: E402
-from capbench.runner import execute  # noqa: E402
-from capbench.store import Store, home  # noqa: E402
+from capbench.executors.ray.cluster import RayCluster  # noqa: E402
+from capbench.measure.options import RunOptions  # noqa: E402
+from capbench.measure.request import build_request  # noqa: E402
+from capbench.measure.run import execute  # noqa: E402
+from capbench.registry.registry import load_registry  # noqa: E402
+from capbench.store.store import Store, home  # noqa: E402
 
 N_TRIALS = 100_000
 ENOUGH = 1000
 """Trials stored before the run is ended: by then groups come, are stored and are followed by others."""
 found: dict[str, float] = {"trials": N_TRIALS}
-send, receive = RayCluster.send, Flight.receive
+submit = RayCluster.submit
 
 
 class Listener:
@@ -42,12 +42,12 @@ class Listener:
     def step(self, *_: object) -> None: ...
 
 
-def first_sent(self: RayCluster, parcel):
-    ref = send(self, parcel)
+def first_sent(self: RayCluster, group, trial_timeout):
+    ticket = submit(self, group, trial_timeout)
     found.setdefault("sent_seconds", time.monotonic() - STARTED)
     found.setdefault("sent_cpu_seconds", time.process_time())
     found.setdefault("sent_megabytes", megabytes())
-    return ref
+    return ticket
 
 
 def megabytes() -> float:
@@ -56,7 +56,7 @@ def megabytes() -> float:
     return int(peak[1]) / 1024 if peak else math.nan
 
 
-RayCluster.send = first_sent
+RayCluster.submit = first_sent
 options = RunOptions(
     "rgr", "mha", preset="smoke", at=12, rates=(0.4,), steps=50, seeds=N_TRIALS, compile_mode="off",
     executor="ray", address=sys.argv[1],

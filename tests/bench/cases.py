@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from capbench import Architecture, Task
-from capbench.engine.compiling import Compiling
-from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
 from capbench.engine.stack import Batched, build_stack, make_module, make_problem
-from capbench.engine.step import Step
-from capbench.provenance import Provenance
-from capbench.settings import Configured
+from capbench.engine.step import Step, block_of
+from capbench.engine.train import lanes_for
+from capbench.engine.trials import Setup, Training, TrialGroup, TrialSpec
+from capbench.registry.provenance import Provenance
+from capbench.registry.settings import Configured
 from capbench_plugins.adam import Adam
 from capbench_plugins.aot import Aot
 from capbench_plugins.mha import Mha
@@ -33,10 +33,10 @@ class Case:
     load: int
     n_models: int
 
-    def pair(self) -> Pair:
+    def setup(self) -> Setup:
         origin = Provenance("bench", "bench", "0", "bench")
         plugins = (Configured(p, origin, "-") for p in (self.task, self.architecture, Adam()))
-        return Pair(*plugins, Training(self.task.criterion, 1000))
+        return Setup(*plugins, Training(self.task.criterion, 1000))
 
 
 CASES = [
@@ -95,28 +95,59 @@ class SelfAttention(nn.Module):
         return torch.einsum("thn,thnv,hvo->to", a, v, m.W_O)
 
 
+class PlainLoop:
+    """One model as a careful researcher trains it: the facts asked for and no padding, torch's own Adam, the schedule.
+
+    `as_textbook` writes the forward pass as papers do; otherwise the architecture's own module is called.
+    """
+
+    def __init__(self, setup: Setup, trial: TrialSpec, as_textbook: bool = False) -> None:
+        solver = setup.solver.plugin
+        assert isinstance(solver, Adam)
+        self._task, self._metric = setup.task.plugin, setup.training.criterion.metric
+        self._problem, module = make_problem(setup, trial, trial.load), make_module(setup, trial)
+        self._model = textbook_model(setup, module) if as_textbook else module
+        self._optimiser = torch.optim.Adam(
+            module.parameters(), lr=trial.learning_rate, betas=(solver.beta1, solver.beta2), eps=solver.epsilon
+        )
+        steps = setup.training.steps
+        shares = solver.schedule(torch.arange(steps, dtype=torch.float64), steps)
+        self._rates = (trial.learning_rate * shares).tolist()
+        self._n_taken = 0
+
+    def step(self) -> None:
+        """Forward, loss, backward and update."""
+        self._optimiser.param_groups[0]["lr"] = self._rates[self._n_taken]
+        self._optimiser.zero_grad()
+        self._task.loss(self._model(*self._problem.inputs), self._problem).backward()
+        self._optimiser.step()
+        self._n_taken += 1
+
+    @torch.no_grad()
+    def evaluate(self) -> float:
+        """The criterion's metric at the present weights."""
+        return self._task.metrics(self._model(*self._problem.inputs), self._problem)[self._metric].item()
+
+
+def textbook_model(setup: Setup, module: nn.Module) -> nn.Module:
+    """The forward pass of the architecture as one writes it for a single model."""
+    if isinstance(setup.architecture.plugin, Aot):
+        return TokenByToken(module)
+    return SelfAttention(module) if isinstance(setup.task.plugin, Sequences) else module
+
+
 def loop_step(case: Case) -> Callable[[], None]:
     """One step of one model: plain modules, torch's own Adam, every fact in the batch."""
-    pair, trial = case.pair(), TrialSpec(case.load, 0, 0.01)
-    problem, module = make_problem(pair, trial, case.load), make_module(pair, trial)
-    model = TokenByToken(module) if isinstance(case.architecture, Aot) else module
-    model = SelfAttention(module) if isinstance(case.task, Sequences) else model
-    optimiser = torch.optim.Adam(module.parameters(), lr=0.01)
-
-    def step() -> None:
-        optimiser.zero_grad()
-        case.task.loss(model(*problem.inputs), problem).backward()
-        optimiser.step()
-
-    return step
+    return PlainLoop(case.setup(), TrialSpec(case.load, 0, 0.01), as_textbook=True).step
 
 
-def engine_step(case: Case, compiling: Compiling) -> Callable[[], None]:
+def engine_step(case: Case, is_compiled: bool) -> Callable[[], None]:
     """One step of all models of the case together."""
-    pair, device = case.pair(), torch.device("cpu")
-    trials = tuple(TrialSpec(case.load, seed, 0.01) for seed in range(case.n_models))
-    group = LaneGroup(pair, pair.slots(trials[0]), trials)
-    stack, _ = build_stack(group, device)
+    setup, device = case.setup(), torch.device("cpu")
+    block = block_of(device) if is_compiled else None
+    n_lanes = lanes_for(case.n_models, block)
+    trials = tuple(TrialSpec(case.load, seed, 0.01) for seed in range(n_lanes))
+    stack, _ = build_stack(TrialGroup(setup, setup.slots(trials[0]), trials, is_compiled), device)
     solver, number = Adam(), torch.tensor(10.0, dtype=torch.float64)
-    step, state = Step(Batched(pair, stack), solver, 1000, compiling.block(group, device)), solver.init(stack.weights)
+    step, state = Step(Batched(setup, stack), setup, block), solver.init(stack.weights)
     return lambda: step(stack, state, number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from performance_page import Timed, page, step_table, write_charts
+from performance_page import Timed, page, step_table, user_table, write_charts
 from scaling_page import section, write_section
 
 ROOT = Path(__file__).parents[2]
@@ -19,19 +19,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-@pytest.fixture
-def traced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eager steps as a group takes them once its lanes have stayed together, from the first on."""
-    monkeypatch.setattr("capbench.engine.step.TRACED_AFTER", 0)
-
-
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     session = getattr(config, "_benchmarksession", None)
     timed = [
-        Timed(b.group, b.stats.median, dict(b.extra_info))
+        Timed(b.group or "", b.stats.median, dict(b.extra_info))
         for b in (session.benchmarks if session else [])
         if b.stats.data
     ]
+    users = [t for t in timed if t.group.startswith("user runs")]
+    if users:
+        terminalreporter.write_line("")
+        terminalreporter.write_line(user_table(users, "simple"))
     steps = [t for t in timed if t.group.startswith("steps")]
     if steps:
         terminalreporter.write_line("")
@@ -39,7 +37,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     scaling = [t for t in timed if t.group.startswith("scaling")]
     if scaling:
         terminalreporter.write_line(section(scaling))
-    if config.getoption("--write-page") and steps:
+    if config.getoption("--write-page") and (steps or users):
         (ROOT / "docs" / "performance.md").write_text(page(timed), encoding="utf-8")
         write_charts(timed, ROOT / "docs" / "performance.svg")
     if config.getoption("--write-page") and scaling:

@@ -15,10 +15,9 @@ import vl_convert
 from tabulate import tabulate
 
 import capbench
-from capbench.engine.step import TRACED_AFTER
 
 WAYS = ("compiled", "shaken")
-KINDS = ("steps", "growth", "end to end", "published row", "verdicts")
+KINDS = ("user runs", "steps", "growth", "end to end", "published row", "verdicts")
 
 
 @dataclass(frozen=True)
@@ -30,28 +29,28 @@ class Timed:
     info: dict[str, object] = field(default_factory=dict)
 
     @property
-    def ms_a_model(self) -> float:
+    def ms_per_model(self) -> float:
         return 1e3 * self.median / self.info["models"]
 
 
 def step_table(steps: list[Timed], style: str) -> str:
-    """Milliseconds a model-step and ratios; the loop counts as the mean of its medians before and after the engine."""
+    """Milliseconds per model-step and ratios; the loop counts as the mean of its medians before and after."""
     cases: dict[str, dict[str, Timed]] = defaultdict(dict)
     for timed in steps:
         cases[timed.info["case"]][timed.info["variant"]] = timed
     rows = []
     for case, by in cases.items():
-        loops = [by[v].ms_a_model for v in ("loop", "loop, after") if v in by]
+        loops = [by[v].ms_per_model for v in ("loop", "loop, after") if v in by]
         if not loops or not {"eager", "compiled"} <= by.keys():
             continue
         loop = statistics.fmean(loops)
-        eager, compiled = by["eager"].ms_a_model, by["compiled"].ms_a_model
+        eager, compiled = by["eager"].ms_per_model, by["compiled"].ms_per_model
         rows.append(
             [case, " / ".join(f"{ms:.2f}" for ms in loops), f"{eager:.3f}", f"{compiled:.3f}", f"{loop / eager:.1f}",
              f"{loop / compiled:.1f}", f"{by['compiled'].info['compile_seconds']:.0f}"]
         )  # fmt: skip
     headers = [
-        "ms a model-step",
+        "ms per model-step",
         "loop, before / after",
         "eager",
         "compiled",
@@ -62,14 +61,40 @@ def step_table(steps: list[Timed], style: str) -> str:
     return tabulate(rows, headers=headers, tablefmt=style, disable_numparse=True)
 
 
+def user_table(timed: list[Timed], style: str) -> str:
+    """Whole commands against plain loops over the same trials."""
+    pairs: dict[str, dict[str, Timed]] = defaultdict(dict)
+    for t in timed:
+        pairs[t.info["pair"]][t.info["variant"]] = t
+    rows = []
+    for pair, by in pairs.items():
+        for variant in ("cold", "warm"):
+            if not {variant, "one loop", "two loops"} <= by.keys():
+                continue
+            run = by[variant]
+            one, two = (
+                run.info["lane_steps"] * by[loops].info["seconds_per_step"] for loops in ("one loop", "two loops")
+            )
+            rows.append(
+                [pair, variant, f"{run.median:.1f}", run.info["trials"], f"{run.info['lane_steps']:,}",
+                 f"{run.info['compiled_share']:.0%}", f"{one:,.0f}", f"{one / run.median:.1f}",
+                 f"{two / run.median:.1f}"]
+            )  # fmt: skip
+    headers = [
+        "run", "", "seconds", "trials", "lane-steps", "compiled", "one loop, seconds", "ratio to one loop",
+        "ratio to two loops",
+    ]  # fmt: skip
+    return tabulate(rows, headers=headers, tablefmt=style, disable_numparse=True)
+
+
 def growth_table(timed: list[Timed]) -> str:
     """Cost along each axis."""
     rows = []
     for t in timed:
-        per_fact = f"{1e6 * t.ms_a_model / t.info['at']:.0f}" if t.info["axis"] == "facts" else ""
-        rows.append([t.info["axis"], f"{t.info['at']:,}", f"{t.ms_a_model:.3f}", per_fact])
+        per_fact = f"{1e6 * t.ms_per_model / t.info['at']:.0f}" if t.info["axis"] == "facts" else ""
+        rows.append([t.info["axis"], f"{t.info['at']:,}", f"{t.ms_per_model:.3f}", per_fact])
     return tabulate(
-        rows, headers=["axis", "value", "ms a model-step", "ns a fact"], tablefmt="github", disable_numparse=True
+        rows, headers=["axis", "value", "ms per model-step", "ns per fact"], tablefmt="github", disable_numparse=True
     )
 
 
@@ -113,7 +138,7 @@ def row_line(timed: list[Timed]) -> str:
     line = (
         f"{row.info['models']} models of {row.info['steps']:,} steps took {row.median:.0f} s, all in, by "
         f"{row.info['processes']} processes, as is the default on as many cores. The loop takes "
-        f"{1e3 * step:.1f} ms a step on average over the head counts ({sampled} steps timed, half of them before and "
+        f"{1e3 * step:.1f} ms per step on average over the head counts ({sampled} steps timed, half of them before and "
         f"half after), so {whole:,.0f} s for the row. **Ratio: {whole / row.median:.0f}.**"
     )
     if alone is None:
@@ -131,8 +156,8 @@ def verdict_table(timed: list[Timed]) -> str:
         counted = [(t.info["pair"], Counter(t.info["asked"][where])) for t in timed]
         counted.append(("all", sum((counts for _, counts in counted), Counter())))
         rows += [
-            [said, pair, f"{n['trials']}", f"{n['held']}", *(f"{100 * n[way] / n['trials']:.1f} %" for way in WAYS)]
-            for pair, n in counted
+            [said, setup, f"{n['trials']}", f"{n['held']}", *(f"{100 * n[way] / n['trials']:.1f} %" for way in WAYS)]
+            for setup, n in counted
         ]
     headers = [
         "trials of",
@@ -150,77 +175,104 @@ def _interval(timed: Timed) -> str:
 
 
 def page(timed: list[Timed]) -> str:
-    """The whole page."""
+    """The whole page: a section for everything that this run measured."""
     groups = {kind: [t for t in timed if t.group.startswith(kind)] for kind in KINDS}
-    parts = [
+    head = [
         "# Performance",
         "",
-        "Written by `make bench`; every number on this page comes from one run of it.",
+        "Written by `make bench`, or with its first section only by `make bench-user`; every number on this page comes "
+        "from one run.",
         "",
-        f"Machine: {os.cpu_count()} cores ({platform.machine()}), {torch.get_num_threads()} threads; Python "
-        f"{platform.python_version()}, torch {torch.__version__}, capbench {capbench.__version__}. No CUDA device was "
-        "measured; on a machine that has one, `capbench run --task rgr --arch mha --device cuda --profile` says what a "
-        "lane-step costs there, and `pytest -m cuda` runs the tests for it.",
-        "",
-        "## A training step",
-        "",
-        "The loop trains one model at a time, as a careful researcher writes it: plain modules, full batches, torch's "
-        "own Adam. The engine trains all models of a case together. Times are medians; the loop is timed before and "
-        "after the engine because machines drift, and the ratio takes the mean of both. Eager steps are "
-        f"as they become after {TRACED_AFTER} steps of a group that stays together, when their operations have been "
-        "traced. Tracing, some tenths of a second, and compiling are not in the step.",
-        "",
-        step_table(groups["steps"], "github"),
-        "",
-        "## How the cost grows",
-        "",
-        "Eager steps, traced: rgr × mha with its default sizes along lanes, heads and width; triples × aot with full "
-        "tables along facts, in groups of 200,000 facts together (128 models at most, 2 at least).",
-        "",
-        growth_table(groups["growth"]),
-        "",
-        "![cost of a model-step along each axis](performance.svg)",
-        "",
-        "## Time to a capacity within ± 5 %",
-        "",
-        "triples × aot, standard preset, from an empty store.",
-        "",
-        *end_to_end_lines(groups["end to end"]),
-        "",
-        "## A row of a published table",
-        "",
-        "Dana et al. 2025, N = 50, d = d_h = 10: seven head counts with five seeds each under the authors' protocol, "
-        "`capbench reproduce dana2025-heads` from an empty store; against the same procedure one model at a time, with "
-        "a torch attention module a head.",
-        "",
-        row_line(groups["published row"]),
-        "",
-        "## The same verdicts, compiled and eager",
-        "",
-        "On a CPU a compiled step joins only operations that have one right answer to the last bit, and comes to the "
-        "numbers of the eager step. That matters: training near the threshold is chaotic, and a difference in the last "
-        "digit can decide whether a model holds its facts. Here trials of a whole curve, evenly from an eighth of the "
-        "threshold to twice it, and all trials of a search, which asks mostly near it, are trained three times: "
-        "eagerly, compiled, and eagerly from initial weights that differ by one part in ten million, to show what "
-        "other rounding would do.",
-        "",
-        verdict_table(groups["verdicts"]) if groups["verdicts"] else "Not measured in this run.",
+        f"Machine: {os.cpu_count()} cores ({platform.machine()}); Python {platform.python_version()}, torch "
+        f"{torch.__version__}, capbench {capbench.__version__}. No CUDA device was measured; on a machine that has "
+        "one, `capbench run --task rgr --arch mha --device cuda --profile` shows what a lane-step costs there, and "
+        "`pytest -m cuda` runs the tests for it.",
         "",
     ]
-    return "\n".join(parts)
+    sections = [line for kind in KINDS if groups[kind] for line in (*_section(kind, groups[kind]), "")]
+    return "\n".join([*head, *sections])
+
+
+def _section(kind: str, timed: list[Timed]) -> list[str]:
+    """The heading, the explanation and the numbers of one kind of measurement."""
+    if kind == "user runs":
+        return [
+            "## What a user gets",
+            "",
+            "Whole commands, `capbench run` at its defaults (triples with 20 keys, queries and values, d = 8 and two "
+            "heads of width 4), from an empty store: cold with an empty cache of compiled steps, warm with the cache "
+            "of the cold run. Against plain loops over the very same trials: one model at a time on one thread, "
+            "torch's own Adam, only the facts asked for, timed on trials drawn in proportion to their steps; one loop, "
+            "and two side by side.",
+            "",
+            user_table(timed, "github"),
+        ]
+    if kind == "steps":
+        return [
+            "## A training step",
+            "",
+            "The loop trains one model at a time, as a careful researcher writes it: plain modules, full batches, "
+            "torch's own Adam. The engine trains all models of a case together. Times are medians; the loop is timed "
+            "before and after the engine because machines drift, and the ratio takes the mean of both. Compiling is "
+            "not in the step.",
+            "",
+            step_table(timed, "github"),
+        ]
+    if kind == "growth":
+        return [
+            "## How the cost grows",
+            "",
+            "Eager steps: rgr × mha with its default sizes along lanes, heads and width; triples × aot with full "
+            "tables along facts, in groups of 200,000 facts together (128 models at most, 2 at least).",
+            "",
+            growth_table(timed),
+            "",
+            "![cost of a model-step along each axis](performance.svg)",
+        ]
+    if kind == "end to end":
+        return [
+            "## Time to a capacity within ± 5 %",
+            "",
+            "triples × aot, standard preset, from an empty store.",
+            "",
+            *end_to_end_lines(timed),
+        ]
+    if kind == "published row":
+        return [
+            "## A row of a published table",
+            "",
+            "Dana et al. 2025, N = 50, d = d_h = 10: seven head counts with five seeds each under the authors' "
+            "protocol, `capbench reproduce dana2025-heads` from an empty store; against the same procedure one model "
+            "at a time, with one torch attention module per head.",
+            "",
+            row_line(timed),
+        ]
+    return [
+        "## Verdicts, compiled and eager",
+        "",
+        "A compiled step rounds otherwise than an eager one, and training near the threshold is chaotic: a difference "
+        "in the last digit can decide whether a model holds its facts. Here trials of a whole curve, evenly from an "
+        "eighth of the threshold to twice it, and all trials of a search, which are mostly near it, are trained three "
+        "times: eagerly, compiled, and eagerly from initial weights that differ by one part in ten million, to show "
+        "what rounding alone does.",
+        "",
+        verdict_table(timed),
+    ]
 
 
 def write_charts(timed: list[Timed], path: Path) -> None:
-    """The growth of the cost, a panel an axis."""
+    """The growth of the cost, one panel per axis."""
     rows = [
-        {"axis": t.info["axis"], "at": t.info["at"], "ms": t.ms_a_model} for t in timed if t.group.startswith("growth")
+        {"axis": t.info["axis"], "at": t.info["at"], "ms": t.ms_per_model}
+        for t in timed
+        if t.group.startswith("growth")
     ]
     panels = [
         alt.Chart(alt.Data(values=[row for row in rows if row["axis"] == axis]), width=190, height=160)
         .mark_line(point=True)
         .encode(
             alt.X("at:Q", scale=alt.Scale(type="log"), axis=alt.Axis(title=axis, format="~s", tickCount=4)),
-            alt.Y("ms:Q", scale=alt.Scale(type="log"), title="ms a model-step"),
+            alt.Y("ms:Q", scale=alt.Scale(type="log"), title="ms per model-step"),
         )
         for axis in dict.fromkeys(row["axis"] for row in rows)
     ]

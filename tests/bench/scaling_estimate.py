@@ -16,29 +16,29 @@ import numpy as np
 import torch
 
 from capbench import Relation
-from capbench.capacity import TYPICAL_SCALE
+from capbench.documents.result import Trial, TrialStatus
 from capbench.engine.cost import Cost
-from capbench.engine.lanes import LaneGroup, Pair, TrialSpec
 from capbench.engine.memory import DoesNotFit, lanes_that_fit
 from capbench.engine.stack import Batched, build_stack
 from capbench.engine.step import Step
-from capbench.engine.train import OnProgress, OnTrial
+from capbench.engine.train import OnProgress, OnTrials
+from capbench.engine.trials import Setup, TrialGroup, TrialSpec
 from capbench.errors import RunFailed
-from capbench.executors.workplace import ThisMachine
-from capbench.measurement import Measurement
-from capbench.plan import Entry
-from capbench.registry import Registry
-from capbench.request import Request
-from capbench.results import Trial, TrialStatus
-from capbench.runner import measure
-from capbench.store import Store
-from capbench.theory import bracket
+from capbench.executors.backends import ThisProcess
+from capbench.measure.request import Request
+from capbench.measure.run import _measure
+from capbench.measure.search import TYPICAL_SCALE
+from capbench.measure.session import Session
+from capbench.measure.theory import bracket
+from capbench.registry.registry import Registry
+from capbench.store.store import Store
+from capbench.studies.suite_run import PlannedCell
 
 MOST_SLOTS = 8192
 """Larger shapes are timed at a half, a quarter and so on of their facts."""
 MOST_TIMED = 4
 """Lanes among which one is timed, where memory has room for them."""
-Rounds = list[list[LaneGroup]]
+Rounds = list[list[TrialGroup]]
 """The groups of a run, round by round: those of a round can run at once, rounds follow each other."""
 
 
@@ -56,29 +56,28 @@ class PaperExecutor:
     workers: tuple[()] = ()
     rounds: Rounds = field(default_factory=list)
 
-    def run(self, groups: Iterable[LaneGroup], on_trial: OnTrial, on_progress: OnProgress) -> Cost:
+    def run(self, groups: Iterable[TrialGroup], on_trials: OnTrials, on_progress: OnProgress) -> Cost:
         self.rounds.append([])
         for group in groups:
             self.rounds[-1].append(group)
-            for spec in group.trials:
-                on_trial(self._trial(group, spec), {})
+            on_trials([self._trial(group, spec) for spec in group.trials])
         return Cost()
 
-    def _trial(self, group: LaneGroup, spec: TrialSpec) -> Trial:
+    def _trial(self, group: TrialGroup, spec: TrialSpec) -> Trial:
         chance = 1 / (1 + math.exp((math.log(spec.load) - math.log(self.middle)) / TYPICAL_SCALE))
         is_held = random.Random(f"{spec.load} {spec.seed}").random() < chance
-        criterion = group.pair.training.criterion
+        criterion = group.setup.training.criterion
         value = criterion.threshold if is_held == criterion.at_least else criterion.threshold + (1 if is_held else -1)
         return Trial(
-            key=group.pair.key(spec), load=spec.load, seed=spec.seed, learning_rate=spec.learning_rate,
-            status=TrialStatus.HELD if is_held else TrialStatus.NOT_HELD, steps=group.pair.training.steps,
+            key=group.setup.key(spec), load=spec.load, seed=spec.seed, learning_rate=spec.learning_rate,
+            status=TrialStatus.HELD if is_held else TrialStatus.NOT_HELD, steps=group.setup.training.steps,
             metrics={criterion.metric: value},
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Paper(ThisMachine):
-    """A workplace whose runs all take the same executor."""
+class Paper(ThisProcess):
+    """A backend whose runs all take the same executor."""
 
     executor_of_all: PaperExecutor | None = None
 
@@ -94,24 +93,22 @@ def rounds_of(request: Request, registry: Registry) -> Rounds:
     executor = PaperExecutor(math.sqrt(low * high))
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
-        run = Measurement(
-            request, request.check(), registry, store, Quiet(), Paper(torch.device("cpu"), executor_of_all=executor)
-        )
+        backend = Paper(torch.device("cpu"), executor_of_all=executor)
         try:
-            measure(run)
+            _measure(Session(request, registry, store, Quiet(), backend))
         finally:
             store.close()
     return executor.rounds
 
 
-def lane_step_seconds(pair: Pair, slots: int) -> float:
+def lane_step_seconds(setup: Setup, slots: int) -> float:
     """Eager seconds of one step of one lane among a few, in this process; the first step is not counted."""
-    n_lanes = min(MOST_TIMED, lanes_that_fit(pair, slots, torch.device("cpu")))
+    n_lanes = min(MOST_TIMED, lanes_that_fit(setup, slots, torch.device("cpu")))
     trials = tuple(TrialSpec(1, seed, 0.01) for seed in range(n_lanes))
-    stack, _ = build_stack(LaneGroup(pair, slots, trials), torch.device("cpu"))
-    solver, number = pair.solver.plugin, torch.tensor(10.0, dtype=torch.float64)
-    batched = Batched(pair, stack)
-    step, state = Step(batched, solver, pair.training.steps, None), solver.init(stack.weights)
+    stack, _ = build_stack(TrialGroup(setup, slots, trials), torch.device("cpu"))
+    solver, number = setup.solver.plugin, torch.tensor(10.0, dtype=torch.float64)
+    batched = Batched(setup, stack)
+    step, state = Step(batched, setup), solver.init(stack.weights)
     step(stack, state, number)
     started = time.process_time()
     step(stack, state, number)
@@ -131,38 +128,38 @@ class RunCost:
         return sum(sum(each) for each in self.rounds)
 
 
-def cost_of(entry: Entry, registry: Registry, share_taken: float) -> RunCost:
+def cost_of(cell: PlannedCell, registry: Registry, share_taken: float) -> RunCost:
     """A run's groups with their costs: the smallest and the largest shape are timed, those between lie on a line.
 
     A largest shape that is too large to be timed is halved until it is not, and costs in proportion.
     """
-    rounds = rounds_of(entry.request, registry)
+    rounds = rounds_of(cell.request, registry)
     groups = [group for each in rounds for group in each]
     if not groups:
-        raise RunFailed(f"{entry.task} × {entry.architecture}: the search asked for nothing")
+        raise RunFailed(f"{cell.task} × {cell.architecture}: the search asked for nothing")
     smallest, largest = min(groups, key=_slots), max(groups, key=_slots)
     high, share = _largest_seconds(largest)
-    ends, sizes = [lane_step_seconds(smallest.pair, smallest.slots), high], [smallest.slots, largest.slots]
+    ends, sizes = [lane_step_seconds(smallest.setup, smallest.slots), high], [smallest.slots, largest.slots]
 
-    def seconds(group: LaneGroup) -> float:
+    def seconds(group: TrialGroup) -> float:
         lane_step = float(np.interp(group.slots, sizes, ends))
-        return len(group.trials) * group.pair.training.steps * share_taken * lane_step
+        return len(group.trials) * group.setup.training.steps * share_taken * lane_step
 
     return RunCost(tuple(tuple(seconds(group) for group in each) for each in rounds), is_whole=share == 1)
 
 
-def _largest_seconds(group: LaneGroup, share: int = 1) -> tuple[float, int]:
+def _largest_seconds(group: TrialGroup, share: int = 1) -> tuple[float, int]:
     """What a step of a lane costs, and the share of its slots, one in so many, that was timed."""
-    is_relation = isinstance(group.pair.task.plugin.signature, Relation)  # whose shape has nothing to do with slots
+    is_relation = isinstance(group.setup.task.plugin.signature, Relation)  # whose shape has nothing to do with slots
     if group.slots > MOST_SLOTS * share and not is_relation:
         return _largest_seconds(group, 2 * share)
     try:
-        return share * lane_step_seconds(group.pair, group.slots // share), share
+        return share * lane_step_seconds(group.setup, group.slots // share), share
     except DoesNotFit:
         return _largest_seconds(group, 2 * share)
 
 
-def _slots(group: LaneGroup) -> int:
+def _slots(group: TrialGroup) -> int:
     return group.slots
 
 

@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import TokenByToken
+from cases import PlainLoop
 
-from capbench.capacity import Axis, fit_threshold
-from capbench.engine.lanes import Pair, TrialSpec
-from capbench.engine.stack import make_module, make_problem
-from capbench.engine.verdicts import Lane, verdict
-from capbench.executors.workplace import ThisMachine
-from capbench.measurement import Measurement
-from capbench.options import RunOptions, build_request
-from capbench.registry import load_registry
-from capbench.results import Result, TrialStatus
-from capbench.runner import execute
-from capbench.store import Store
-from capbench.summary import outcomes
+from capbench.documents.result import Result, TrialStatus
+from capbench.engine.evaluation import Lane, stopping_status
+from capbench.engine.train import CHECK_EVERY
+from capbench.engine.trials import Setup, TrialSpec
+from capbench.executors.backends import ThisProcess
+from capbench.measure.options import RunOptions
+from capbench.measure.request import build_request
+from capbench.measure.run import execute
+from capbench.measure.search import Axis, fit_threshold
+from capbench.measure.session import Session
+from capbench.measure.summary import observations
+from capbench.registry.registry import load_registry
+from capbench.store.store import Store
 
-CHECK_EVERY = 25
 SAMPLE = 15
 """Trials of the grid that are really trained in the loop; the rest is multiplied."""
 
@@ -46,7 +46,7 @@ def found(registry, tmp_path_factory) -> dict[str, object]:
 
 
 def test_search(benchmark, registry, found) -> None:
-    request = build_request(RunOptions("triples", "aot"), registry)
+    request = build_request(RunOptions(task="triples", arch="aot"), registry)
     store = Store(Path(found["home"]))
     benchmark.group = "end to end"
     result = benchmark.pedantic(execute, (request, registry, store, Quiet()), rounds=1)
@@ -63,18 +63,16 @@ def test_search(benchmark, registry, found) -> None:
 
 def test_grid_and_loop(benchmark, registry, found) -> None:
     result: Result = found["result"]
-    run = Measurement(
-        found["request"], result.protocol, registry, found["store"], Quiet(), ThisMachine(torch.device("cpu"))
-    )
+    run = Session(found["request"], registry, found["store"], Quiet(), ThisProcess(torch.device("cpu")))
     points = grid_points(result)
     seeds = range(max(Counter(t.load for t in result.trials if t.learning_rate == result.rates.best).values()))
     plan = [(load, seed, rate) for load in points for seed in seeds for rate in result.protocol.learning_rates]
     chosen = random.Random(0).sample(plan, SAMPLE)
     benchmark.group = "end to end"
-    benchmark.pedantic(lambda: [train_alone(run.pair(trial[0]), TrialSpec(*trial)) for trial in chosen], rounds=1)
+    benchmark.pedantic(lambda: [train_alone(run.setup(trial[0]), TrialSpec(*trial)) for trial in chosen], rounds=1)
     # The grid's interval comes from the same trials, trained by the engine at the best rate: the loop would take hours.
     run.measure([(load, seed) for load in points for seed in seeds], [result.rates.best])
-    grid = fit_threshold(outcomes(run.trials), Axis(1, max(points)))
+    grid = fit_threshold(observations(run.trials), Axis(1, max(points)))
     benchmark.extra_info.update(
         variant="grid and loop", trials=len(plan), sampled=SAMPLE,
         estimate=grid.estimate, low=grid.ci_low, high=grid.ci_high,
@@ -93,22 +91,13 @@ def grid_points(result: Result) -> list[int]:
     return sorted({*points, high})
 
 
-def train_alone(pair: Pair, trial: TrialSpec) -> TrialStatus:
-    """One model as a careful researcher trains it: plain modules, torch's Adam, cosine decay, the same early ends."""
-    task, training, lane = pair.task.plugin, pair.training, Lane(trial, {})
-    problem, module = make_problem(pair, trial, trial.load), make_module(pair, trial)
-    model = TokenByToken(module)
-    optimiser = torch.optim.Adam(module.parameters(), lr=trial.learning_rate)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, training.steps)
-    for step in range(1, training.steps + 1):
-        optimiser.zero_grad()
-        task.loss(model(*problem.inputs), problem).backward()
-        optimiser.step()
-        schedule.step()
-        if step % CHECK_EVERY == 0 or step == training.steps:
-            with torch.no_grad():
-                value = task.metrics(model(*problem.inputs), problem)[training.criterion.metric].item()
-            status = verdict(training, value, step, lane)
+def train_alone(setup: Setup, trial: TrialSpec) -> TrialStatus:
+    """One model as a careful researcher trains it, with the same early ends."""
+    loop, steps, lane = PlainLoop(setup, trial, as_textbook=True), setup.training.steps, Lane(trial, {})
+    for step in range(1, steps + 1):
+        loop.step()
+        if step % CHECK_EVERY == 0 or step == steps:
+            status = stopping_status(setup.training, loop.evaluate(), step, lane)
             if status is not None:
                 return status
     raise AssertionError("the last step ends every trial")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from cases import Case, engine_step
 
-from capbench.engine.compiling import Compiling
 from capbench.engine.devices import keep_memory
 from capbench_plugins.aot import Aot
 from capbench_plugins.mha import Mha
@@ -32,11 +31,10 @@ SERIES = {
 POINTS = [(axis, at, case) for axis, series in SERIES.items() for at, case in series]
 
 
-@pytest.mark.usefixtures("traced_at_once")
 @pytest.mark.parametrize(("axis", "at", "case"), POINTS, ids=[case.name for _, _, case in POINTS])
 def test_growth(benchmark, axis: str, at: int, case: Case) -> None:
     keep_memory()
-    step = engine_step(case, Compiling("off"))
+    step = engine_step(case, is_compiled=False)
     benchmark.group = f"growth: {axis}"
     benchmark.extra_info.update(axis=axis, at=at, models=case.n_models)
     benchmark.pedantic(step, rounds=12, warmup_rounds=2)

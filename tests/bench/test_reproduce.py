@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capbench.crew import crew_size
-from capbench.protocols import protocol_named
-from capbench.recipe import Recipe, load_recipe
-from capbench.registry import load_registry
-from capbench.reproduce import reproduce
-from capbench.store import Store
+from capbench.executors.worker_pool import pool_size
+from capbench.measure.protocols import protocol_named
+from capbench.registry.registry import load_registry
+from capbench.store.store import Store
+from capbench.studies.reproduce.recipe import PaperRecipe, load_recipe
+from capbench.studies.reproduce.reproduce import reproduce
 
 RECIPE, ROW = "dana2025-heads", "d10"
 N, D, BATCH = 50, 10, 256
@@ -31,8 +30,8 @@ class Quiet:
     def plan(self, *_: object) -> None: ...
     def trained(self, *_: object) -> None: ...
     def step(self, *_: object) -> None: ...
-    def begins(self, *_: object) -> None: ...
-    def ended(self, *_: object) -> None: ...
+    def started(self, *_: object) -> None: ...
+    def finished(self, *_: object) -> None: ...
 
 
 class OneModel(nn.Module):
@@ -45,8 +44,8 @@ class OneModel(nn.Module):
         self.heads = nn.ModuleList(heads)
         self.unembed = nn.Linear(D, N, bias=False)
 
-    def forward(self, pairs: Tensor) -> Tensor:
-        embedded = self.tokens.weight[pairs]  # (batch, 2, d)
+    def forward(self, setups: Tensor) -> Tensor:
+        embedded = self.tokens.weight[setups]  # (batch, 2, d)
         x = embedded + self.positions.weight
         later = torch.ones(2, 2).triu(1) == 1
         attended = sum(head(x, x, x, attn_mask=later)[0] for head in self.heads)
@@ -74,7 +73,7 @@ def loop(n_heads: int) -> Callable[[], None]:
     return steps
 
 
-def row() -> Recipe:
+def row() -> PaperRecipe:
     """The recipe with that row of it alone."""
     recipe = load_recipe(RECIPE)
     return recipe.model_copy(
@@ -102,7 +101,7 @@ def time_row(benchmark, folder: Path, variant: str) -> None:
     benchmark.group = "published row"
 
     def run() -> None:
-        (data,) = reproduce([row()], "standard", registry, store, Quiet(), lambda o: replace(o, device="cpu"))
+        (data,) = reproduce([row()], "standard", registry, store, Quiet(), lambda o: o.replaced(device="cpu"))
         assert not data.failures()
 
     benchmark.pedantic(run, rounds=1)
@@ -112,7 +111,7 @@ def time_row(benchmark, folder: Path, variant: str) -> None:
         models=models,
         steps=steps,
         seeds=sweep.seeds,
-        processes=crew_size(len(HEADS), torch.device("cpu")),
+        processes=pool_size(len(HEADS), torch.device("cpu")),
         threads=torch.get_num_threads(),
     )
 

@@ -16,24 +16,24 @@ import pytest
 import torch
 from scaling_estimate import Quiet, cost_of, makespan
 
-from capbench import runner
 from capbench.engine.memory import MOST_LANES
 from capbench.errors import CapbenchError
-from capbench.executors.ray import RayCluster, Slots
-from capbench.options import RunOptions
-from capbench.plan import Plan, make_plan
-from capbench.registry import Registry, load_registry
-from capbench.series import Job, carry_out
-from capbench.store import Store
-from capbench.suite import load_suite
-from capbench.sweep import parse_grid, results_of, run_sweep
-from capbench.where import Where
+from capbench.executors.ray.cluster import RayCluster, Slots
+from capbench.executors.target import ComputeTarget
+from capbench.measure import run as runner
+from capbench.measure.options import RunOptions
+from capbench.registry.registry import Registry, load_registry
+from capbench.store.store import Store
+from capbench.studies.jobs import Job, run_jobs
+from capbench.studies.suite import load_suite
+from capbench.studies.suite_run import SuitePlan, make_plan
+from capbench.studies.sweep import parse_grid, results_of, run_sweep
 from tests.executors.nodes import RayNodes, two_nodes
 
 N_RUNS, LANES, GROUPS_A_RUN = 12, 32, 4
 STEPS = 300
 """Groups of a second or two each: rgr × mha at its standard size."""
-ENTRIES = (("rgr", "mha"), ("rgr", "headsplit"), ("triples", "mlp"), ("sequences", "mlp"))
+CELLS = (("rgr", "mha"), ("rgr", "headsplit"), ("triples", "mlp"), ("sequences", "mlp"))
 """Pairs of the standard suite, at its smallest tier, that the driver's share is measured on."""
 GPUS = (1, 8, 64, 512)
 SPEEDS = (10, 100)
@@ -47,8 +47,8 @@ class Series(Quiet):
     def run(self) -> Quiet:
         return self
 
-    def begins(self, *_: object) -> None: ...
-    def ended(self, *_: object) -> None: ...
+    def started(self, *_: object) -> None: ...
+    def finished(self, *_: object) -> None: ...
 
 
 @dataclass
@@ -64,11 +64,11 @@ class Driver:
 @contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
     """Counts groups and the CPU time of all threads of the driver, Ray's among them."""
-    driver, send = Driver(), RayCluster.send
+    driver, submit = Driver(), RayCluster.submit
 
-    def counted(self: RayCluster, parcel):
+    def counted(self: RayCluster, group, trial_timeout):
         driver.groups += 1
-        return send(self, parcel)
+        return submit(self, group, trial_timeout)
 
     def timed(function: Callable[..., object]) -> Callable[..., object]:
         def call(*args: object) -> object:
@@ -80,7 +80,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 
         return call
 
-    monkeypatch.setattr(RayCluster, "send", counted)
+    monkeypatch.setattr(RayCluster, "submit", counted)
     monkeypatch.setattr(runner, "next_trials", timed(runner.next_trials))
     monkeypatch.setattr(runner, "document", timed(runner.document))
     started = time.process_time()
@@ -147,16 +147,16 @@ def test_a_second_worker(
 def test_the_drivers_share_of_a_suite(
     benchmark, nodes: RayNodes, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = make_plan(load_suite("standard"), registry, where=Where("cpu", "ray", nodes.address))
-    entries = [e for e in plan.entries if (e.task, e.architecture) in ENTRIES and e.place.tier == 1000]
-    jobs = [Job(f"{e.task} × {e.architecture}", e.request, e.n_parameters) for e in entries]
+    plan = make_plan(load_suite("standard"), registry, target=ComputeTarget("cpu", "ray", nodes.address))
+    cells = [c for c in plan.cells if (c.task, c.architecture) in CELLS and c.cell.tier == 1000]
+    jobs = [Job(f"{c.task} × {c.architecture}", c.request) for c in cells]
     store = Store(tmp_path)
     benchmark.group = "scaling: suite"
     with watched(monkeypatch) as driver:
-        ended = benchmark.pedantic(lambda: list(carry_out(jobs, registry, store, Series())), rounds=1)
+        ended = benchmark.pedantic(lambda: list(run_jobs(jobs, registry, store, Series())), rounds=1)
     store.close()
     results = [each.result for each in ended if each.result]
-    assert len(results) == len(ENTRIES)
+    assert len(results) == len(CELLS)
     asked = sum(len(result.trials) * result.protocol.steps for result in results)
     benchmark.extra_info.update(
         entries=[job.label for job in jobs],
@@ -187,7 +187,7 @@ def test_the_paper_suite(benchmark, registry: Registry, request: pytest.FixtureR
         pytest.skip("it takes the driver's cost and the share of steps that the other benchmarks measure")
     suite = measured["scaling: suite"]
     driver_seconds = suite["driver_cpu_seconds"] / suite["groups"]
-    plan = make_plan(load_suite("paper"), registry, where=Where("cpu"))
+    plan = make_plan(load_suite("paper"), registry, target=ComputeTarget("cpu"))
     benchmark.group = "scaling: paper"
     with one_thread():
         runs, left_out = benchmark.pedantic(costs, (plan, registry, suite["share_taken"]), rounds=1)
@@ -214,12 +214,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def costs(plan: Plan, registry: Registry, share_taken: float) -> tuple[list, int]:
+def costs(plan: SuitePlan, registry: Registry, share_taken: float) -> tuple[list, int]:
     """What each run of a plan would cost; those that cannot be planned on paper are counted."""
     runs, left_out = [], 0
-    for entry in plan.entries:
+    for cell in plan.cells:
         try:
-            runs.append(cost_of(entry, registry, share_taken))
+            runs.append(cost_of(cell, registry, share_taken))
         except CapbenchError:
             left_out += 1
     return runs, left_out

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 from cases import CASES, Case, engine_step, loop_step
 
-from capbench.engine.compiling import Compiling
 from capbench.engine.devices import keep_memory
 
 
@@ -24,17 +23,16 @@ def test_loop(benchmark, case: Case) -> None:
     measure(benchmark, case, "loop", loop_step(case), models=1)
 
 
-@pytest.mark.usefixtures("traced_at_once")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_eager(benchmark, case: Case) -> None:
     keep_memory()
-    measure(benchmark, case, "eager", engine_step(case, Compiling("off")), case.n_models)
+    measure(benchmark, case, "eager", engine_step(case, is_compiled=False), case.n_models)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_compiled(benchmark, case: Case) -> None:
     keep_memory()
-    step, started = engine_step(case, Compiling("on")), time.perf_counter()
+    step, started = engine_step(case, is_compiled=True), time.perf_counter()
     step()
     measure(benchmark, case, "compiled", step, case.n_models, compile_seconds=time.perf_counter() - started)
 

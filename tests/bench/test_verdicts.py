@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from capbench.documents.result import Trial, TrialStatus
 from capbench.engine import train
-from capbench.engine.compiling import Compiling
-from capbench.engine.lanes import Pair, TrialSpec, group_trials
 from capbench.engine.stack import build_stack
+from capbench.engine.trials import Setup, TrialSpec, group_trials
+from capbench.executors.backends import ThisProcess
 from capbench.executors.local import LocalExecutor
-from capbench.executors.workplace import ThisMachine
-from capbench.measurement import Measurement
-from capbench.options import RunOptions, build_request
-from capbench.registry import load_registry
-from capbench.results import Trial, TrialStatus
-from capbench.runner import measure
-from capbench.store import Store
+from capbench.measure.options import RunOptions
+from capbench.measure.request import build_request
+from capbench.measure.run import execute
+from capbench.measure.session import setup_of
+from capbench.registry.registry import load_registry
+from capbench.store.store import Store
 
 PAIRS = (("triples", "aot", 0.01), ("bigrams", "aot", 0.03), ("sequences", "mha", 0.02), ("rgr", "mha", 0.8))
 """The standard pairs, each at one of its rates."""
@@ -42,10 +44,10 @@ def shaken(*args: object):
     return stack, examined
 
 
-def along_the_curve(pair: Pair, near: list[Trial]) -> list[TrialSpec]:
+def along_the_curve(setup: Setup, near: Sequence[Trial]) -> list[TrialSpec]:
     """As many trials, evenly from an eighth of the threshold to twice it, or to all facts that there are."""
     middle = statistics.median(trial.load for trial in near)
-    loads = [max(1, min(round(middle * eighths / 8), pair.task.plugin.max_load)) for eighths in range(1, 17)]
+    loads = [max(1, min(round(middle * eighths / 8), setup.task.plugin.max_load)) for eighths in range(1, 17)]
     return [
         TrialSpec(load, seed, near[0].learning_rate) for load in dict.fromkeys(loads) for seed in range(TRIALS // 16)
     ]
@@ -57,31 +59,35 @@ def test_verdicts(
 ) -> None:
     """All trials of a search, near the threshold as they are, and trials of a whole curve, trained in three ways."""
     registry = load_registry()
-    options = RunOptions(task, architecture, rates=(rate,), budget=TRIALS, compile_mode="off", device="cpu")
+    options = RunOptions(task=task, arch=architecture, rates=(rate,), budget=TRIALS, compile_mode="off", device="cpu")
     request = build_request(options, registry)
-    run = Measurement(request, request.check(), registry, Store(tmp_path), Quiet(), ThisMachine(CPU))
+    store = Store(tmp_path)
     benchmark.group = "verdicts"
-    benchmark.pedantic(measure, (run,), rounds=1)
-    pair = run.pair(1)
+    trials = benchmark.pedantic(execute, (request, registry, store, Quiet(), ThisProcess(CPU)), rounds=1).trials
+    store.close()
+    setup = setup_of(request, 1)
     asked = {
-        "search": [TrialSpec(trial.load, trial.seed, trial.learning_rate) for trial in run.trials],
-        "curve": along_the_curve(pair, run.trials),
+        "search": [TrialSpec(trial.load, trial.seed, trial.learning_rate) for trial in trials],
+        "curve": along_the_curve(setup, trials),
     }
 
-    def verdicts(specs: list[TrialSpec], compiling: Compiling) -> dict[str, bool]:
+    def verdicts(specs: list[TrialSpec], is_compiled: bool) -> dict[str, bool]:
         ended: dict[str, Trial] = {}
-        groups = group_trials((pair, spec) for spec in specs)
-        LocalExecutor(CPU, compiling).run(groups, lambda trial, _: ended.update({trial.key: trial}), lambda *_: None)
-        assert ended.keys() == {pair.key(spec) for spec in specs}
+        groups = [replace(group, is_compiled=is_compiled) for group in group_trials((setup, spec) for spec in specs)]
+
+        def keep(trials: Sequence[Trial]) -> None:
+            ended.update({trial.key: trial for trial in trials})
+
+        LocalExecutor(CPU).run(groups, keep, lambda *_: None)
+        assert ended.keys() == {setup.key(spec) for spec in specs}
         assert not [trial.error for trial in ended.values() if trial.status is TrialStatus.FAILED]
         return {key: trial.status is TrialStatus.HELD for key, trial in ended.items()}
 
     eager, compiled = (
-        {where: verdicts(specs, compiling) for where, specs in asked.items()}
-        for compiling in (Compiling("off"), Compiling("on", tmp_path / "compiled"))
+        {where: verdicts(specs, is_compiled) for where, specs in asked.items()} for is_compiled in (False, True)
     )
     monkeypatch.setattr(train, "build_stack", shaken)
-    again = {where: verdicts(specs, Compiling("off")) for where, specs in asked.items()}
+    again = {where: verdicts(specs, is_compiled=False) for where, specs in asked.items()}
     benchmark.extra_info.update(
         pair=f"{task} × {architecture}",
         asked={

@@ -1,4 +1,4 @@
-"""Batches: the drawn facts as often as they were drawn, the same for a trial in any company."""
+"""Batches: the drawn facts as often as they were drawn, the same for a trial in any group."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from capbench import Problem, Task
+from capbench import Architecture, Problem, Task
 from capbench.engine.batches import Batches
-from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
 from capbench.engine.stack import Batched, _GridModule, build_stack, make_problem
 from capbench.engine.train import train_group
-from capbench.protocols import Sampling
-from capbench.provenance import Provenance
-from capbench.settings import Configured
+from capbench.engine.trials import Sampling, Setup, Training, TrialGroup, TrialSpec
+from capbench.registry.provenance import Provenance
+from capbench.registry.settings import Configured
 from capbench_plugins.adam import Adam
 from capbench_plugins.aot import Aot
+from capbench_plugins.bilinear import Bilinear
 from capbench_plugins.mha import Mha
 from capbench_tasks.bigrams import Bigrams
 from capbench_tasks.sequences import Sequences
 from capbench_tasks.triples import Triples
+from tests.engine.test_every_pair import compiles, distance
 
 
-def make_pair(sampling: Sampling, prior: str = "uniform", architecture: Aot = Aot()) -> Pair:  # noqa: B008
+def make_pair(sampling: Sampling, prior: str = "uniform", architecture: Architecture = Aot()) -> Setup:  # noqa: B008
     task = Bigrams(n_tokens=6, prior=prior)
     plugins = (Configured(p, Provenance("t", "t", "0", "t"), "-") for p in (task, architecture, Adam()))
-    return Pair(*plugins, Training(task.criterion, 40, stops_early=False, sampling=sampling))
+    return Setup(*plugins, Training(task.criterion, 40, stops_early=False, sampling=sampling))
 
 
-def stacked(pair: Pair, trials: list[TrialSpec]) -> Problem:
-    problems = [make_problem(pair, trial, 36) for trial in trials]
+def stacked(setup: Setup, trials: list[TrialSpec]) -> Problem:
+    problems = [make_problem(setup, trial, 36) for trial in trials]
     return tree_map(lambda *same: torch.stack(same), *problems)
 
 
-def masks_of(pair: Pair, trials: list[TrialSpec], n_steps: int) -> torch.Tensor:
+def masks_of(setup: Setup, trials: list[TrialSpec], n_steps: int) -> torch.Tensor:
     """How much each of the 36 facts counts in each step, (steps, lanes, 36)."""
-    batches = Batches(pair.training.sampling, pair, trials, stacked(pair, trials))
-    rows = pair.task.plugin.signature.rows
+    batches = Batches(setup.training.sampling, setup, trials, stacked(setup, trials))
+    rows = setup.task.plugin.signature.rows
     return torch.stack([
         torch.zeros(len(trials), 36).scatter_add_(1, rows(p.inputs[0]), p.mask) for p in batches.problems(n_steps)
     ])  # fmt: skip
@@ -45,8 +46,8 @@ def masks_of(pair: Pair, trials: list[TrialSpec], n_steps: int) -> torch.Tensor:
 
 def test_a_batch_smaller_than_the_facts_is_those_facts_alone() -> None:
     for batch, slots in ((8, 8), (35, 35), (36, 36), (64, 36)):
-        pair, trials = make_pair(Sampling(batch=batch, n_draws=64)), [TrialSpec(20, 0, 0.01), TrialSpec(20, 1, 0.01)]
-        (problem,) = Batches(pair.training.sampling, pair, trials, stacked(pair, trials)).problems(1)
+        setup, trials = make_pair(Sampling(batch=batch, n_draws=64)), [TrialSpec(20, 0, 0.01), TrialSpec(20, 1, 0.01)]
+        (problem,) = Batches(setup.training.sampling, setup, trials, stacked(setup, trials)).problems(1)
         assert [tuple(t.shape) for t in (*problem.inputs, problem.targets, problem.mask)] == [
             (2, slots, 2), (2, slots), (2, slots),
         ]  # fmt: skip
@@ -59,16 +60,16 @@ def test_a_batch_smaller_than_the_facts_is_those_facts_alone() -> None:
 def test_the_facts_alone_give_the_gradient_that_a_mask_of_counts_gives(
     architecture: Aot, batch: int, n_draws: int | None
 ) -> None:
-    pair = make_pair(Sampling(batch=batch, n_draws=n_draws), prior="power", architecture=architecture)
+    setup = make_pair(Sampling(batch=batch, n_draws=n_draws), prior="power", architecture=architecture)
     trials = (TrialSpec(20, 0, 0.01), TrialSpec(20, 1, 0.01))
-    stack, _ = build_stack(LaneGroup(pair, 36, trials), torch.device("cpu"))
-    batched = Batched(pair, stack)
+    stack, _ = build_stack(TrialGroup(setup, 36, trials), torch.device("cpu"))
+    batched = Batched(setup, stack)
     weights = stack.weights.requires_grad_()
     gradients = []
     for pick in (Batches._picked, Batches._counted):
-        batches = Batches(pair.training.sampling, pair, trials, stack.problem)
+        batches = Batches(setup.training.sampling, setup, trials, stack.problem)
         index = torch.stack([lane.take(batch) for lane in batches._lanes])
-        loss = batched.summed_loss(weights, stack.fixed, pick(batches, index))
+        loss = batched.losses(stack.asking(pick(batches, index))).sum()
         gradients.append(torch.autograd.grad(loss, weights)[0])
     assert gradients[0].abs().max() > 1e-3
     assert torch.allclose(*gradients, atol=1e-6)
@@ -101,17 +102,17 @@ def test_the_grid_knows_the_row_of_every_input(task: Task) -> None:
 def test_what_all_examples_share_is_not_picked_from() -> None:
     task = Sequences(shared_context=True)
     plugins = (Configured(p, Provenance("t", "t", "0", "t"), "-") for p in (task, Mha(), Adam()))
-    pair = Pair(*plugins, Training(task.criterion, 40, sampling=Sampling(batch=4)))
-    drawn = tree_map(lambda tensor: tensor.unsqueeze(0), make_problem(pair, TrialSpec(30, 0, 0.01), 32))
-    (problem,) = Batches(pair.training.sampling, pair, [TrialSpec(30, 0, 0.01)], drawn).problems(1)
+    setup = Setup(*plugins, Training(task.criterion, 40, sampling=Sampling(batch=4)))
+    drawn = tree_map(lambda tensor: tensor.unsqueeze(0), make_problem(setup, TrialSpec(30, 0, 0.01), 32))
+    (problem,) = Batches(setup.training.sampling, setup, [TrialSpec(30, 0, 0.01)], drawn).problems(1)
     assert torch.equal(problem.inputs[0], drawn.inputs[0])
     assert problem.inputs[1].shape[:2] == (1, 4)
 
 
 def test_a_mask_counts_a_batch_of_draws_among_the_facts() -> None:
-    pair, trials = make_pair(Sampling(batch=8, n_draws=64)), [TrialSpec(20, seed, 0.01) for seed in range(3)]
-    masks = masks_of(pair, trials, 24)
-    facts = torch.stack([make_problem(pair, trial, 36).mask > 0 for trial in trials])
+    setup, trials = make_pair(Sampling(batch=8, n_draws=64)), [TrialSpec(20, seed, 0.01) for seed in range(3)]
+    masks = masks_of(setup, trials, 24)
+    facts = torch.stack([make_problem(setup, trial, 36).mask > 0 for trial in trials])
     assert masks.shape == (24, 3, 36)
     assert (masks.sum(dim=-1) == 8).all()
     assert (masks[:, ~facts] == 0).all()
@@ -121,33 +122,36 @@ def test_a_mask_counts_a_batch_of_draws_among_the_facts() -> None:
 
 
 def test_facts_drawn_once_each_are_seen_once_an_epoch_with_the_weight_they_have() -> None:
-    pair = make_pair(Sampling(batch=5), prior="power")
+    setup = make_pair(Sampling(batch=5), prior="power")
     trial = TrialSpec(20, 0, 0.01)
-    masks = masks_of(pair, [trial], 4)
-    assert torch.allclose(masks.sum(dim=0)[0], make_problem(pair, trial, 36).mask)
+    masks = masks_of(setup, [trial], 4)
+    assert torch.allclose(masks.sum(dim=0)[0], make_problem(setup, trial, 36).mask)
 
 
 def test_frequent_facts_are_drawn_more_often_under_a_power_law() -> None:
-    pair = make_pair(Sampling(batch=64, n_draws=4096), prior="power")
+    setup = make_pair(Sampling(batch=64, n_draws=4096), prior="power")
     trial = TrialSpec(36, 0, 0.01)
-    drawn = masks_of(pair, [trial], 64).sum(dim=(0, 1))
-    weights = make_problem(pair, trial, 36).mask
+    drawn = masks_of(setup, [trial], 64).sum(dim=(0, 1))
+    weights = make_problem(setup, trial, 36).mask
     assert torch.corrcoef(torch.stack([drawn, weights]))[0, 1] > 0.98
 
 
-def test_batches_are_the_same_in_any_company() -> None:
-    pair = make_pair(Sampling(batch=8, n_draws=64))
+def test_batches_are_the_same_in_any_group() -> None:
+    setup = make_pair(Sampling(batch=8, n_draws=64))
     one, other = TrialSpec(20, 1, 0.01), TrialSpec(30, 2, 0.01)
-    assert torch.equal(masks_of(pair, [one, other], 9)[:, 0], masks_of(pair, [one], 9)[:, 0])
+    assert torch.equal(masks_of(setup, [one, other], 9)[:, 0], masks_of(setup, [one], 9)[:, 0])
 
 
 def test_metrics_are_means_over_the_last_training_batches() -> None:
     found = {}
     for scored in (0, 3):
-        pair = make_pair(Sampling(batch=8, n_draws=64, scored_batches=scored))
-        group = LaneGroup(pair, 36, (TrialSpec(30, 0, 0.01), TrialSpec(30, 1, 0.01)))
+        setup = make_pair(Sampling(batch=8, n_draws=64, scored_batches=scored))
+        group = TrialGroup(setup, 36, (TrialSpec(30, 0, 0.01), TrialSpec(30, 1, 0.01)))
         train_group(
-            group, torch.device("cpu"), lambda t, _, s=scored: found.setdefault((s, t.seed), t), lambda *_: None
+            group,
+            torch.device("cpu"),
+            lambda trials, s=scored: found.update({(s, t.seed): t for t in trials}),
+            lambda *_: None,
         )
     for seed in (0, 1):
         last_batches, all_facts = found[3, seed].metrics["accuracy"] * 24, found[0, seed].metrics["accuracy"] * 30
@@ -156,15 +160,32 @@ def test_metrics_are_means_over_the_last_training_batches() -> None:
 
 
 def test_a_lane_that_diverges_among_the_scored_batches_takes_nobody_with_it() -> None:
-    pair = make_pair(Sampling(batch=8, n_draws=64, scored_batches=30))
+    setup = make_pair(Sampling(batch=8, n_draws=64, scored_batches=30))
     calm = [TrialSpec(30, seed, 0.01) for seed in range(2)]
     wild = [TrialSpec(30, seed, 1e38) for seed in range(4)]
     found = {}
     train_group(
-        LaneGroup(pair, 36, (*wild, *calm)),
+        TrialGroup(setup, 36, (*wild, *calm)),
         torch.device("cpu"),
-        lambda t, _: found.setdefault((t.seed, t.learning_rate), t),
+        lambda trials: found.update({(t.seed, t.learning_rate): t for t in trials}),
         lambda *_: None,
     )
     assert {found[seed, 1e38].status.value for seed in range(4)} == {"diverged"}
     assert {found[seed, 0.01].status.value for seed in range(2)} <= {"held", "not_held"}
+
+
+@compiles
+def test_a_compiled_step_takes_batches_too() -> None:
+    sampling, found, trials = Sampling(batch=8, n_draws=64), [], tuple(TrialSpec(20, seed, 0.01) for seed in range(9))
+    for is_compiled in (False, True):
+        ended: dict[int, dict[str, Tensor]] = {}
+        cost = train_group(
+            TrialGroup(make_pair(sampling, architecture=Bilinear()), 36, trials, is_compiled),
+            torch.device("cpu"),
+            lambda _: None,
+            lambda *_: None,
+            on_weights=lambda trial, weights, own=ended: own.update({trial.seed: weights}),
+        )
+        assert cost.compiled_lane_steps == is_compiled * cost.lane_steps
+        found.append(ended)
+    assert max(distance(weights, found[1][seed]) for seed, weights in found[0].items()) < 1e-3

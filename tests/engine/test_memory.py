@@ -8,13 +8,13 @@ import sys
 import pytest
 import torch
 
+from capbench.documents.result import TrialStatus
 from capbench.engine import memory
-from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
 from capbench.engine.memory import lanes_that_fit, memory_need
+from capbench.engine.trials import Setup, Training, TrialGroup, TrialSpec
 from capbench.executors.local import LocalExecutor
-from capbench.provenance import Provenance
-from capbench.results import TrialStatus
-from capbench.settings import Configured
+from capbench.registry.provenance import Provenance
+from capbench.registry.settings import Configured
 from capbench_plugins.adam import Adam
 from capbench_plugins.mha import Mha
 from capbench_tasks.rgr import Rgr
@@ -23,11 +23,11 @@ CPU = torch.device("cpu")
 
 MEASURE = """
 import os, sys, threading, torch
-from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
+from capbench.engine.trials import TrialGroup, Setup, Training, TrialSpec
 from capbench.engine.memory import memory_need
 from capbench.executors.local import LocalExecutor
-from capbench.registry import load_registry
-from capbench.settings import configure
+from capbench.registry.registry import load_registry
+from capbench.registry.settings import configure
 
 def resident() -> int:
     with open("/proc/self/statm") as file:
@@ -35,13 +35,13 @@ def resident() -> int:
 
 def run(n_lanes):
     trials = tuple(TrialSpec(load, seed, 0.01) for seed in range(n_lanes))
-    executor.run([LaneGroup(pair, slots, trials)], lambda *_: None, lambda *_: None)
+    executor.run([TrialGroup(setup, slots, trials)], lambda *_: None, lambda *_: None)
 
 task, architecture, load, registry = sys.argv[1], sys.argv[2], int(sys.argv[3]), load_registry()
 task = configure(registry.task(task), "standard", {})
-pair = Pair(task, configure(registry.architecture(architecture), "standard", {}),
+setup = Setup(task, configure(registry.architecture(architecture), "standard", {}),
             configure(registry.solver("adam"), "standard", {}), Training(task.plugin.criterion, 50, stops_early=False))
-slots = pair.slots(TrialSpec(load, 0, 0.01))
+slots = setup.slots(TrialSpec(load, 0, 0.01))
 executor, peak, done = LocalExecutor(torch.device("cpu")), [0], threading.Event()
 run(2)
 before = resident()
@@ -55,7 +55,7 @@ watcher.start()
 run(512)
 done.set()
 watcher.join()
-print((peak[0] - before) / memory_need(pair, slots).bytes(512))
+print((peak[0] - before) / memory_need(setup, slots).bytes(512))
 """
 
 
@@ -68,10 +68,10 @@ def test_512_lanes_take_what_was_estimated_within_a_factor_of_1_3(case: tuple[st
     assert 1 / 1.3 <= share <= 1.3
 
 
-def make_pair() -> Pair:
+def make_pair() -> Setup:
     task = Rgr(n_items=24, d_item=8)
     plugins = (Configured(p, Provenance("t", "t", "0", "t"), "-") for p in (task, Mha(), Adam()))
-    return Pair(*plugins, Training(task.criterion, 50))
+    return Setup(*plugins, Training(task.criterion, 50))
 
 
 def test_fewer_lanes_fit_a_smaller_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,25 +97,25 @@ def test_where_only_the_smaller_probe_fits_its_peak_is_the_lanes(monkeypatch: py
 def test_what_does_not_fit_this_machine_is_recorded_before_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     memory_need.cache_clear()
     monkeypatch.setattr(memory, "free_memory", lambda _: 50_000)
-    group, found = LaneGroup(make_pair(), 256, tuple(TrialSpec(60, seed, 0.2) for seed in range(3))), []
-    LocalExecutor(CPU).run([group], lambda trial, _: found.append(trial), lambda *_: None)
+    group, found = TrialGroup(make_pair(), 256, tuple(TrialSpec(60, seed, 0.2) for seed in range(3))), []
+    LocalExecutor(CPU).run([group], found.extend, lambda *_: None)
     assert [trial.status for trial in found] == [TrialStatus.FAILED] * 3
     assert "takes more than 0.0 GB, 70% of what is free; make the task or the architecture smaller" in found[0].error
 
 
 def test_the_size_of_groups_changes_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     trials = tuple(TrialSpec(load, seed, 0.2) for load in (10, 60, 150) for seed in range(4))
-    group = LaneGroup(make_pair(), 256, trials)
+    group = TrialGroup(make_pair(), 256, trials)
 
     def ended(n_lanes: int):
         found, sizes = {}, []
         monkeypatch.setattr("capbench.executors.local.lanes_that_fit", lambda *_: n_lanes)
-        LocalExecutor(CPU).run([group], lambda t, w: found.setdefault(t.key, (t, w)), lambda _, n: sizes.append(n))
+        LocalExecutor(CPU).run(
+            [group], lambda trials: found.update({t.key: t for t in trials}), lambda _, n: sizes.append(n)
+        )
         return found, max(sizes)
 
     whole, most = ended(512)
     parts, fewer = ended(5)
     assert fewer <= 5 < most
-    for key, (trial, weights) in whole.items():
-        assert parts[key][0] == trial
-        assert all(torch.equal(parts[key][1][name], w) for name, w in weights.items())
+    assert parts == whole

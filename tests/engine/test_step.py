@@ -1,168 +1,241 @@
-"""The training step: compiled it gives the same numbers, or a warning and the eager ones."""
+"""The training step: compiled, it agrees with the eager one to rounding; if that fails, training goes on eagerly."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import replace
+import warnings
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from capbench.engine.compiling import (
-    AGAIN_SECONDS,
-    FIRST_SECONDS,
-    LANES_A_BLOCK,
-    MOST_SAVED,
-    SHARE_TAKEN,
-    Compiling,
-    lane_steps_ahead,
-    lanes_for,
-)
-from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec
-from capbench.engine.program import Program, compiled
-from capbench.engine.step import TRACED_AFTER, CompileFailed
-from capbench.engine.traced import traced
-from capbench.engine.train import CONSIDERED_AT, train_group
-from capbench.provenance import Provenance
-from capbench.results import TrialStatus
-from capbench.settings import Configured
+from capbench import Architecture
+from capbench.documents.result import Trial, TrialStatus
+from capbench.engine.checks import is_out_of_memory
+from capbench.engine.cost import Cost
+from capbench.engine.stack import LoopFallback, Stack
+from capbench.engine.step import BLOCK, CompileFailed, Step, compile_step
+from capbench.engine.train import lanes_for, train_group
+from capbench.engine.trials import Setup, Training, TrialGroup, TrialSpec
+from capbench.registry.provenance import Provenance
+from capbench.registry.settings import Configured
 from capbench_plugins.adam import Adam
-from capbench_plugins.aot import Aot
+from capbench_plugins.bilinear import Bilinear
 from capbench_plugins.mha import Mha
 from capbench_tasks.rgr import Rgr
-from capbench_tasks.triples import Triples
-from tests.engine.test_every_pair import compiles, steps_replayed
+from tests.engine.test_every_pair import compiles, distance
+from tests.engine.test_train import Made
+
+CPU = torch.device("cpu")
+SMALL = Rgr(n_items=24, d_item=8)
+Ended = dict[TrialSpec, tuple[Trial, dict[str, Tensor]]]
 
 
-def make_pair(steps: int, dtype: str = "float32") -> Pair:
-    task = Triples(n_keys=8, n_queries=8, n_values=8)
-    plugins = (Configured(p, Provenance("t", "t", "0", "t"), "-") for p in (task, Aot(), Adam()))
-    return Pair(*plugins, Training(task.criterion, steps, dtype, stops_early=False))
+def make_pair(
+    steps: int = 50,
+    dtype: str = "float32",
+    architecture: Architecture | None = None,
+    solver: Adam | None = None,
+    stops_early: bool = False,
+) -> Setup:
+    plugins = (SMALL, architecture or Bilinear(), solver or Adam())
+    own = (Configured(plugin, Provenance("t", "t", "0", "t"), "-") for plugin in plugins)
+    return Setup(*own, Training(SMALL.criterion, steps, dtype, stops_early=stops_early))
 
 
-def train(compiling: str | Compiling, steps: int = 50, dtype: str = "float32", n_trials: int = 4):
-    weights, trials = {}, tuple(TrialSpec(40, seed, 0.01) for seed in range(n_trials))
-    cost = train_group(
-        LaneGroup(make_pair(steps, dtype), 64, trials),
-        torch.device("cpu"),
-        lambda t, w: weights.setdefault(t.seed, w),
-        lambda *_: None,
-        compiling if isinstance(compiling, Compiling) else Compiling(compiling),
-    )
-    return weights, cost
+def specs(n_trials: int, load: int = 60) -> list[TrialSpec]:
+    return [TrialSpec(load, seed, 0.2) for seed in range(n_trials)]
 
 
-def same(some: dict[int, dict[str, Tensor]], others: dict[int, dict[str, Tensor]]) -> bool:
-    return all((w == others[seed][name]).all() for seed, named in some.items() for name, w in named.items())
+def group_of(setup: Setup, trials: Iterable[TrialSpec], is_compiled: bool = True) -> TrialGroup:
+    return TrialGroup(setup, SMALL.max_load, tuple(trials), is_compiled)
+
+
+def train(setup: Setup, trials: Iterable[TrialSpec], is_compiled: bool = True) -> tuple[Ended, Cost]:
+    ended: Ended = {}
+
+    def keep(trial: Trial, weights: dict[str, Tensor]) -> None:
+        ended[TrialSpec(trial.load, trial.seed, trial.learning_rate)] = (trial, weights)
+
+    cost = train_group(group_of(setup, trials, is_compiled), CPU, lambda _: None, lambda *_: None, on_weights=keep)
+    return ended, cost
+
+
+def farthest(some: Ended, others: Ended) -> float:
+    """The largest relative difference of a parameter of a trial of `some`."""
+    return max(distance(weights, others[spec][1]) for spec, (_, weights) in some.items())
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch) -> dict[object, object]:
+    """The compiled steps of a process that has none yet."""
+    empty: dict[object, object] = {}
+    monkeypatch.setattr("capbench.engine.step._programs", empty)
+    return empty
+
+
+@pytest.fixture
+def traces_only(programs: dict[object, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has steps traced but not compiled, which takes a moment and needs no compiler."""
+    monkeypatch.setattr("torch.compile", lambda graph, **_: graph)
+
+
+def refuse(error: Exception) -> Callable[..., object]:
+    def raise_it(*_: object, **__: object) -> object:
+        raise error
+
+    return raise_it
 
 
 @compiles
-def test_a_compiled_step_gives_the_numbers_of_the_eager_one_to_the_last_bit() -> None:
-    for dtype in ("float32", "float64", "bfloat16"):
-        eager, cost = train("off", dtype=dtype)
-        compiled, compiled_cost = train("on", dtype=dtype)
-        assert cost.compile_seconds == 0 < compiled_cost.compile_seconds
-        assert compiled_cost.compiled_lane_steps == compiled_cost.lane_steps
-        assert same(eager, compiled)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("float64", 1e-12), ("bfloat16", 1e-2)])
+def test_in_every_precision_a_compiled_step_agrees_with_the_eager_one(dtype: str, tolerance: float) -> None:
+    eager, cost = train(make_pair(dtype=dtype), specs(4), is_compiled=False)
+    compiled, compiled_cost = train(make_pair(dtype=dtype), specs(4))
+    assert (cost.compile_seconds, cost.compiled_lane_steps) == (0, 0)
+    assert compiled_cost.compiled_lane_steps == compiled_cost.lane_steps == 4 * 50
+    assert farthest(eager, compiled) < tolerance
 
 
 @compiles
-def test_a_step_is_compiled_once_in_a_process() -> None:
-    compiling, eager = Compiling("auto"), train("off")[0]
-    first, cost = train(replace(compiling, mode="on"))
-    again, cost_again = train(compiling)
+@pytest.mark.parametrize("architecture", [Bilinear(), Mha()], ids=lambda architecture: architecture.name)
+def test_a_compiled_trial_does_not_depend_on_its_group(architecture: Architecture) -> None:
+    setup = make_pair(architecture=architecture)
+    together, _ = train(setup, specs(21))
+    for spec in (specs(21)[i] for i in (0, 7, 8, 13, 20)):
+        alone, _ = train(setup, [spec])
+        assert alone[spec][0] == together[spec][0].model_copy(update={"metrics": alone[spec][0].metrics})
+        assert alone[spec][0].metrics == pytest.approx(together[spec][0].metrics, rel=1e-6)
+        assert farthest(alone, together) < 1e-6
+
+
+@compiles
+def test_a_compiled_lane_that_diverges_does_not_affect_its_neighbours() -> None:
+    calm, wild = specs(10), TrialSpec(60, 999, 1e38)
+    without, _ = train(make_pair(), calm)
+    beside, _ = train(make_pair(), [*calm[:3], wild, *calm[3:]])
+    assert beside.pop(wild)[0].status is TrialStatus.DIVERGED
+    assert all(torch.isfinite(w).all() for _, weights in beside.values() for w in weights.values())
+    assert beside.keys() == without.keys()
+    assert farthest(without, beside) < 1e-6
+
+
+NEAR = [TrialSpec(load, seed, 0.2) for load in (60, 80, 100, 120, 140, 160) for seed in range(40)]
+EASY = [TrialSpec(4, seed, 0.2) for seed in range(20)]
+HOPELESS = [TrialSpec(140, seed, 1e-4) for seed in range(20)]
+
+
+@compiles
+def test_compiled_and_eager_agree_which_trials_hold() -> None:
+    """Of the 240 trials near the threshold 238 agree (torch 2.13).
+
+    Eager training from weights that differ in their last bit agrees on 239. Whether a trial that does not hold ends as
+    plateau or not_held depends on rounding more often (231 and 229 agree), so only held trials are compared.
+    """
+    setup = make_pair(300, architecture=Mha(), stops_early=True)
+    (eager, _), (compiled, _) = (train(setup, [*NEAR, *EASY, *HOPELESS], is_compiled) for is_compiled in (False, True))
+
+    def holds(ended: Ended, trials: list[TrialSpec]) -> list[bool]:
+        return [ended[spec][0].status is TrialStatus.HELD for spec in trials]
+
+    assert all(trial.compiled for trial, _ in compiled.values())
+    assert all(holds(eager, EASY) + holds(compiled, EASY))
+    assert not any(holds(eager, HOPELESS) + holds(compiled, HOPELESS))
+    near = list(zip(holds(eager, NEAR), holds(compiled, NEAR), strict=True))
+    assert 0.3 < sum(held for held, _ in near) / len(near) < 0.7  # the threshold is among them
+    assert sum(a == b for a, b in near) >= 0.97 * len(near)
+
+
+@compiles
+def test_a_step_is_compiled_once_per_process_and_shape(programs: dict[object, object]) -> None:
+    first, cost = train(make_pair(), specs(4))
+    again, cost_again = train(make_pair(), [*specs(12), TrialSpec(90, 3, 0.1)])
     assert cost.compile_seconds > 0 == cost_again.compile_seconds
     assert cost_again.compiled_lane_steps == cost_again.lane_steps
-    assert same(eager, first)
-    assert same(eager, again)
+    assert len(programs) == 1
+    assert farthest(first, again) < 1e-6
 
 
-@compiles
-def test_a_group_that_has_begun_eagerly_goes_on_compiled_with_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    eager, _ = train("off", steps=CONSIDERED_AT + 40)
-    monkeypatch.setattr("capbench.engine.compiling.FIRST_SECONDS", 0)
-    compiled, cost = train("auto", steps=CONSIDERED_AT + 40)
-    assert (cost.lane_steps, cost.compiled_lane_steps) == (4 * (CONSIDERED_AT + 40), 4 * 40)
-    assert same(eager, compiled)
+@pytest.mark.usefixtures("traces_only")
+def test_another_shape_is_another_program(programs: dict[object, object]) -> None:
+    for _ in range(2):
+        train(make_pair(25), specs(2))
+        train(make_pair(25, architecture=Mha()), specs(2))
+        train(make_pair(25, dtype="float64"), specs(2))
+    assert len(programs) == 3
 
 
-@compiles
-def test_no_lane_is_left_alone_beside_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One lane alone would take other kernels than in company."""
-    monkeypatch.setattr("capbench.engine.compiling.FIRST_SECONDS", 0)
-    monkeypatch.setattr("capbench.engine.compiling.LANES_A_BLOCK", {"cpu": (4, 4)})
-    steps = CONSIDERED_AT + 100
-    for n_trials, n_compiled in ((9, 4), (10, 8), (5, 0)):
-        eager, _ = train("off", steps, n_trials=n_trials)
-        compiled, cost = train("auto", steps, n_trials=n_trials)
-        assert cost.compiled_lane_steps == 100 * n_compiled
-        assert same(eager, compiled)
+@pytest.mark.usefixtures("traces_only")
+def test_a_step_compiled_ahead_is_the_one_that_training_uses(programs: dict[object, object]) -> None:
+    assert compile_step(group_of(make_pair(25), specs(1)), CPU) > 0
+    assert compile_step(group_of(make_pair(25), specs(3)), CPU) == 0
+    _, cost = train(make_pair(25), specs(20, load=90))
+    assert (cost.compile_seconds, cost.compiled_lane_steps, len(programs)) == (0, 20 * 25, 1)
 
 
-def test_other_numbers_than_the_eager_ones_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capbench.engine.step.compiled", lambda *_: lambda given: given[0].add_(1e-7))
-    with pytest.warns(CompileFailed, match="does not come to the same numbers"):
-        weights, _ = train("on", steps=30)
-    assert same(train("off", steps=30)[0], weights)
+@pytest.mark.usefixtures("traces_only")
+def test_compiled_lanes_fill_whole_blocks_and_padding_is_never_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    n_lanes: list[int] = []
+    take = Step.__call__
+
+    def count(step: Step, stack: Stack, *rest: object) -> None:
+        n_lanes.append(len(stack.weights))
+        take(step, stack, *rest)
+
+    monkeypatch.setattr(Step, "__call__", count)
+    block, setup = BLOCK["cpu"], make_pair(300, architecture=Mha(), stops_early=True)
+    trials = [*(TrialSpec(2, seed, 0.2) for seed in range(14)), *(TrialSpec(140, seed, 1e-4) for seed in range(5))]
+    reported: list[Trial] = []
+    alive: list[int] = []
+    cost = train_group(group_of(setup, trials), CPU, reported.extend, lambda _, n_alive: alive.append(n_alive))
+    assert sorted(trial.key for trial in reported) == sorted(setup.key(spec) for spec in trials)
+    assert all(trial.compiled for trial in reported)
+    assert max(alive) <= len(trials)
+    assert (n_lanes[0], n_lanes[-1]) == (3 * block, block)
+    assert all(n % block == 0 for n in n_lanes)
+    assert cost.lane_steps == sum(trial.steps for trial in reported)
 
 
-@compiles
-def test_compiled_without_keeping_to_the_order_it_agrees_closely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other devices than the CPU get, tried here."""
-    tried = []
-
-    def freely(function: Callable[..., None], tensors: list[Tensor], is_exact: bool) -> Program:
-        program = compiled(function, tensors, is_exact=False)
-        tried.append(program)
-        return program
-
-    monkeypatch.setattr("capbench.engine.step.compiled", freely)
-    monkeypatch.setattr("torch.equal", lambda *_: True)
-    eager, free = train("off")[0], train("on")[0]
-    assert len(tried) == 1
-    assert not same(eager, free)
-    assert all(torch.allclose(w, free[seed][name], atol=1e-5) for seed in eager for name, w in eager[seed].items())
+@pytest.mark.parametrize(
+    ("n_alive", "block", "n_lanes"), [(7, None, 7), (1, None, 2), (1, 8, 8), (8, 8, 8), (9, 8, 16), (24, 8, 24)]
+)
+def test_a_stack_has_the_lanes_alive_or_whole_blocks(n_alive: int, block: int | None, n_lanes: int) -> None:
+    assert lanes_for(n_alive, block) == n_lanes
 
 
-def test_where_compiling_fails_training_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise RuntimeError("no compiler on this machine")
-
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx_inner", refuse)
-    with pytest.warns(CompileFailed, match="no compiler on this machine"):
-        weights, _ = train("on", steps=30)
-    eager, _ = train("off", steps=30)
-    assert all(torch.equal(w, weights[seed][name]) for seed, named in eager.items() for name, w in named.items())
-
-
-def test_where_tracing_fails_training_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, _ = train("off", steps=30)
-    monkeypatch.setattr("capbench.engine.step.TRACED_AFTER", 0)
-    attempts = []
-
-    def refuse(*_: object) -> None:
-        attempts.append(1)
-        raise RuntimeError("this cannot be written down")
-
-    monkeypatch.setattr("capbench.engine.step.traced", refuse)
-    weights, _ = train("off", steps=30)
-    assert len(attempts) == 1
-    assert all(torch.equal(w, weights[seed][name]) for seed, named in plain.items() for name, w in named.items())
+@pytest.mark.usefixtures("programs")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("function", ["torch.compile", "torch._inductor.compile_fx.compile_fx"])
+def test_where_compiling_fails_training_goes_on_eagerly(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(function, refuse(RuntimeError("no compiler on this machine\nand a long trace")))
+    with pytest.warns(CompileFailed) as found:
+        fallen_back, cost = train(make_pair(), specs(20))
+    assert [str(warning.message) for warning in found] == [
+        "the step could not be compiled and runs eagerly: no compiler on this machine"
+    ]
+    assert (cost.compile_seconds, cost.compiled_lane_steps) == (0, 0)
+    assert not any(trial.compiled for trial, _ in fallen_back.values())
+    eager, _ = train(make_pair(), specs(20), is_compiled=False)
+    assert farthest(eager, fallen_back) == 0
 
 
-def test_traced_numbers_other_than_the_eager_ones_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, _ = train("off", steps=30)
-    monkeypatch.setattr("capbench.engine.step.TRACED_AFTER", 0)
-    tried = []
-    monkeypatch.setattr("capbench.engine.step.traced", lambda *_: lambda given: tried.append(1) or given[0].add_(1e-7))
-    weights, _ = train("off", steps=30)
-    assert len(tried) == 1
-    assert same(plain, weights)
+@pytest.mark.usefixtures("programs")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("function", ["torch.compile", "torch._inductor.compile_fx.compile_fx"])
+@pytest.mark.parametrize(
+    "error", [MemoryError("a large array"), RuntimeError("DefaultCPUAllocator: can't allocate memory")], ids=repr
+)
+def test_where_memory_runs_out_in_compiling_the_error_propagates(
+    function: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(function, refuse(error))
+    with pytest.raises((MemoryError, RuntimeError), match=str(error)) as found:
+        train(make_pair(), specs(3))
+    assert is_out_of_memory(found.value)
 
 
 class Rebinding(Adam):
@@ -181,206 +254,59 @@ class Adding(Adam):
         state.setdefault("count", torch.zeros(len(weights))).add_(1)
 
 
-@pytest.mark.parametrize("solver", [Rebinding, Adding])
-def test_a_solver_that_makes_new_tensors_of_its_state_loses_none(
-    solver: type[Adam], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain, _ = train("off", steps=30)
-    monkeypatch.setattr("capbench.engine.step.TRACED_AFTER", 0)
-    monkeypatch.setitem(globals(), "Adam", solver)
-    assert same(plain, train("off", steps=30)[0])
+@pytest.mark.usefixtures("traces_only")
+@pytest.mark.parametrize("solver", [Rebinding(), Adding()], ids=lambda solver: type(solver).__name__)
+def test_a_solver_that_makes_new_tensors_of_its_state_is_not_compiled(solver: Adam) -> None:
+    plain, _ = train(make_pair(), specs(3), is_compiled=False)
     with pytest.warns(CompileFailed, match="adam makes new tensors of its state"):
-        assert same(plain, train("on", steps=30)[0])
+        ended, cost = train(make_pair(solver=solver), specs(3))
+    assert cost.compiled_lane_steps == 0
+    assert not any(trial.compiled for trial, _ in ended.values())
+    assert farthest(plain, ended) == 0
 
 
-def test_a_group_too_large_to_trace_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fill_memory(*_: object) -> None:
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes")
-
-    monkeypatch.setattr("capbench.engine.step.traced", fill_memory)
-    with pytest.raises(RuntimeError, match="can't allocate memory"):
-        train("off", steps=TRACED_AFTER + 1)
-
-
-def test_a_step_is_traced_once_its_lanes_have_stayed_together_and_anew_when_some_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seen = []
-    monkeypatch.setattr(
-        "capbench.engine.step.traced",
-        lambda f, tensors, changed: seen.append(len(tensors[0])) or traced(f, tensors, changed),
-    )
-    train("off", steps=TRACED_AFTER)
-    assert seen == []
-    train("off", steps=TRACED_AFTER + 1)
-    assert seen == [4]
-    trials = (*(TrialSpec(2, seed, 0.01) for seed in range(6)), *(TrialSpec(64, seed, 1e-6) for seed in range(2)))
-    pair = make_pair(steps=300)
-    group = LaneGroup(replace(pair, training=replace(pair.training, stops_early=True)), 64, trials)
-
-    def weights() -> dict[str, torch.Tensor]:
-        ended: dict[str, torch.Tensor] = {}
-        train_group(group, torch.device("cpu"), lambda t, w: ended.update({t.key: w["W_E"]}), lambda *_: None)
-        return ended
-
-    plain = weights()
-    seen.clear()
-    monkeypatch.setattr("capbench.engine.step.TRACED_AFTER", 10)
-    retraced = weights()
-    assert (seen[0], seen[-1]) == (8, 2)
-    assert all(torch.equal(w, retraced[key]) for key, w in plain.items())
+@pytest.mark.usefixtures("traces_only")
+def test_a_module_that_cannot_be_batched_is_not_compiled(programs: dict[object, object]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LoopFallback)
+        ended, _ = train(make_pair(25, architecture=Made(branching=True)), specs(3))
+        assert compile_step(group_of(make_pair(25, architecture=Made(branching=True)), specs(1)), CPU) == 0
+    assert not any(trial.compiled for trial, _ in ended.values())
+    assert not programs
 
 
-def test_traced_products_in_bfloat16_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, _ = train("off", dtype="bfloat16")
-    steps = steps_replayed(monkeypatch)
-    weights, _ = train("off", dtype="bfloat16")
-    assert len(steps) == 50
-    assert all(torch.equal(w, weights[seed][name]) for seed, named in plain.items() for name, w in named.items())
-
-
-@pytest.mark.parametrize(("capability", "bits"), [("AVX512", 256), ("AVX2", None), ("DEFAULT", None)])
-@pytest.mark.filterwarnings("ignore::capbench.engine.step.CompileFailed", "ignore::DeprecationWarning")
-def test_vectors_longer_than_most_axes_are_not_used(
-    capability: str, bits: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from torch._inductor import config
-
-    told = []
-
-    def listen(*_: object) -> None:
-        told.append((config.cpp.simdlen, config.fallback_by_default))
-        raise RuntimeError("heard")
-
-    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
-    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx_inner", listen)
-    train("on", steps=1)
-    assert told == [(bits, True)]
-
-
-def test_a_short_run_is_not_worth_compiling() -> None:
-    _, cost = train("auto", steps=30)
-    assert (cost.compile_seconds, cost.compiled_lane_steps) == (0, 0)
-
-
-def test_long_work_is_worth_compiling_and_less_is_where_the_shape_is_known(tmp_path: Path) -> None:
-    auto, cpu = Compiling("auto", tmp_path), torch.device("cpu")
-    group = LaneGroup(make_pair(steps=1000), 64, tuple(TrialSpec(40, seed, 0.01) for seed in range(100)))
-
-    def block(compiling: Compiling, seconds: float) -> int | None:
-        return compiling.block_later(group, cpu, seconds, lambda: 0.5)
-
-    assert block(auto, 2.02 * FIRST_SECONDS) == 100
-    assert block(auto, 1.98 * FIRST_SECONDS) is None
-    assert block(auto.elsewhere(group, cpu), 1.98 * FIRST_SECONDS) is None
-    auto.remember(group, cpu)
-    for chosen in (auto, auto.elsewhere(group, cpu)):
-        assert block(chosen, 2.02 * AGAIN_SECONDS) == 100
-        assert block(chosen, 1.98 * AGAIN_SECONDS) is None
-    assert block(Compiling("auto"), 1.98 * FIRST_SECONDS) is None
-    assert block(Compiling("off", tmp_path), 99 * FIRST_SECONDS) is None
-
-
-@pytest.mark.parametrize(("n_trials", "n_ahead", "place"), [(300, 0, 1), (300, 9, 0)])
-def test_blocks_are_smaller_where_smaller_groups_may_follow(n_trials: int, n_ahead: int, place: int) -> None:
-    trials = tuple(TrialSpec(40, seed, 0.01) for seed in range(n_trials))
-    group = LaneGroup(make_pair(steps=9), 64, trials, n_ahead)
-    assert Compiling("on").block(group, torch.device("cpu")) == LANES_A_BLOCK["cpu"][place]
-    assert Compiling("on").block(group.part(trials[:1]), torch.device("cpu")) == 2
-
-
-def test_what_compiling_saves_is_not_asked_where_it_cannot_be_enough() -> None:
-    group = LaneGroup(make_pair(steps=1000), 64, (TrialSpec(40, 0, 0.01),))
-    asked = []
-    for seconds in (0.99 * FIRST_SECONDS / MOST_SAVED, 1.01 * FIRST_SECONDS / MOST_SAVED):
-        Compiling("auto").block_later(group, torch.device("cpu"), seconds, lambda: asked.append(1) or 0.0)
-    assert len(asked) == 1
-
-
-def test_the_work_ahead_is_that_of_the_group_and_of_what_may_follow() -> None:
-    pair = make_pair(steps=1000)
-    group = LaneGroup(pair, 64, tuple(TrialSpec(40, seed, 0.01) for seed in range(10)), n_ahead=5)
-    assert lane_steps_ahead(group, 10, 950) == 10 * 950 + 5 * 1000
-    stopping = replace(group, pair=replace(pair, training=replace(pair.training, stops_early=True)))
-    assert lane_steps_ahead(stopping, 10, 950) == pytest.approx(SHARE_TAKEN * (10 * 950 + 5 * 1000))
-
-
-@pytest.mark.parametrize(
-    ("n_alive", "block", "n_lanes"),
-    [(7, None, 7), (1, None, 2), (32, 32, 32), (33, 32, 34), (40, 32, 40), (60, 32, 64), (1, 32, 2), (20, 32, 20)],
-)
-def test_a_stack_has_the_lanes_alive_and_fills_a_block_that_is_almost_full(
-    n_alive: int, block: int | None, n_lanes: int
-) -> None:
-    assert lanes_for(n_alive, block) == n_lanes
-
-
-WHERE_COMPILED = """
-import os, sys, torch
+CACHE_FOLDER = """
+import sys
 from pathlib import Path
-from capbench.engine.compiling import Compiling
-from capbench.executors.local import LocalExecutor
-LocalExecutor(torch.device("cpu"), Compiling("auto", Path(sys.argv[1])))
-import torch._dynamo  # as a module on its own way may
-print(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+from capbench.engine.step import keep_compiled_steps
+keep_compiled_steps(Path(sys.argv[1]))
+from torch._inductor.runtime.cache_dir_utils import cache_dir
+print(cache_dir())
 """
 
 
-def test_what_is_compiled_is_kept_beside_the_store_unless_the_user_says_where(tmp_path: Path) -> None:
-    for said, kept in ({}, tmp_path / "kernels"), ({"TORCHINDUCTOR_CACHE_DIR": "/elsewhere"}, Path("/elsewhere")):
+def test_compiled_code_is_kept_in_the_given_folder_unless_the_user_has_chosen_one(tmp_path: Path) -> None:
+    chosen = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "chosen")}
+    for own, folder in ({}, tmp_path / "given"), (chosen, tmp_path / "chosen"):
         free = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
-        run = [sys.executable, "-c", WHERE_COMPILED, str(tmp_path)]
-        done = subprocess.run(run, env={**free, **said}, capture_output=True, text=True, check=True)
-        assert Path(done.stdout.strip()) == kept
+        run = [sys.executable, "-c", CACHE_FOLDER, str(tmp_path / "given")]
+        done = subprocess.run(run, env={**free, **own}, capture_output=True, text=True, check=True)
+        assert Path(done.stdout.strip()) == folder
 
 
-def verdicts(mode: str):
-    """A whole curve of trials at standard size: several blocks, an odd rest, and one lane that diverges."""
-    task = Rgr()
-    plugins = (Configured(p, Provenance("t", "t", "0", "t"), "-") for p in (task, Mha(), Adam()))
-    pair, ended = Pair(*plugins, Training(task.criterion, 800)), {}
-    trials = [
-        TrialSpec(load, seed, 0.8) for load in (60, 120, 180, 240, 280, 300, 320, 400, 600, 900) for seed in range(10)
-    ]
-    wild = TrialSpec(240, 999, 1e38)
-    cost = train_group(
-        LaneGroup(pair, 1024, (*trials, wild), n_ahead=1),
-        torch.device("cpu"),
-        lambda t, _: ended.setdefault(TrialSpec(t.load, t.seed, t.learning_rate), t),
-        lambda *_: None,
-        Compiling(mode),
-    )
-    assert ended.pop(wild).status is TrialStatus.DIVERGED
-    return ended, cost
-
-
-@compiles
-def test_compiled_and_eager_come_to_the_same_end_trial_by_trial() -> None:
-    eager, _ = verdicts("off")
-    compiled, cost = verdicts("on")
-    assert 0.5 * cost.lane_steps < cost.compiled_lane_steps < cost.lane_steps  # blocks, and a rest
-    ends = [trial.status is TrialStatus.HELD for trial in eager.values()]
-    assert 0.3 < sum(ends) / len(ends) < 0.7  # the transition is in it
-    assert compiled == eager
-
-
-def test_the_number_of_threads_changes_no_verdict_and_weights_hardly() -> None:
-    threads = torch.get_num_threads()
+def test_the_number_of_threads_changes_weights_hardly() -> None:
+    setup, threads, found = make_pair(architecture=Mha()), torch.get_num_threads(), []
     try:
-        torch.set_num_threads(1)
-        one, _ = train("off")
-        torch.set_num_threads(2)
-        two, _ = train("off")
+        for n_threads in (1, 2):
+            torch.set_num_threads(n_threads)
+            found.append(train(setup, specs(4), is_compiled=False)[0])
     finally:
         torch.set_num_threads(threads)
-    assert all(
-        torch.allclose(w, two[seed][name], atol=1e-5) for seed, named in one.items() for name, w in named.items()
-    )
+    assert farthest(*found) < 1e-4
 
 
 def test_products_in_bfloat16_are_coarser_and_weights_stay_float32() -> None:
-    exact, _ = train("off")
-    coarse, _ = train("off", dtype="bfloat16")
-    W, W_coarse = exact[0]["W_U"], coarse[0]["W_U"]
-    assert W_coarse.dtype is torch.float32
-    assert 1e-6 < (W - W_coarse).abs().max() < 0.5
+    exact, _ = train(make_pair(), specs(4), is_compiled=False)
+    coarse, _ = train(make_pair(dtype="bfloat16"), specs(4), is_compiled=False)
+    assert {w.dtype for _, weights in coarse.values() for w in weights.values()} == {torch.float32}
+    assert 1e-6 < farthest(exact, coarse) < 0.5

@@ -1,4 +1,4 @@
-"""The engine: seeds that mean the same in any company, lanes that keep to themselves."""
+"""Training a group: seeds that mean the same in any group, lanes that do not affect each other."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from capbench import Architecture, Criterion, Relation, Task
-from capbench.engine.lanes import LaneGroup, Pair, Training, TrialSpec, group_trials
+from capbench.contract.plugin import Plugin
+from capbench.documents.result import Trial, TrialStatus
 from capbench.engine.stack import LoopFallback
 from capbench.engine.train import train_group
-from capbench.plugin import Plugin
-from capbench.provenance import Provenance
-from capbench.results import Trial, TrialStatus
-from capbench.settings import Configured
+from capbench.engine.trials import Setup, Training, TrialGroup, TrialSpec, group_trials
+from capbench.registry.provenance import Provenance
+from capbench.registry.settings import Configured
 from capbench_plugins.adam import Adam
 from capbench_plugins.mha import Mha
 from capbench_tasks.rgr import Rgr
@@ -35,19 +35,19 @@ def configured(plugin: Plugin) -> Configured:
     return Configured(plugin, Provenance("test", "test", "0", "test"), "no hash")
 
 
-def make_pair(task: Task = SMALL, architecture: Architecture | None = None, steps: int = 300) -> Pair:
-    return Pair(
+def make_pair(task: Task = SMALL, architecture: Architecture | None = None, steps: int = 300) -> Setup:
+    return Setup(
         configured(task), configured(architecture or Mha()), configured(Adam()), Training(task.criterion, steps)
     )
 
 
-def train(pair: Pair, *trials: TrialSpec, device: torch.device = CPU) -> Ended:
+def train(setup: Setup, *trials: TrialSpec, device: torch.device = CPU) -> Ended:
     ended: Ended = {}
 
     def keep(trial: Trial, weights: dict[str, Tensor]) -> None:
         ended[TrialSpec(trial.load, trial.seed, trial.learning_rate)] = (trial, weights)
 
-    train_group(LaneGroup(pair, 8, trials), device, keep, lambda *_: None)
+    train_group(TrialGroup(setup, 8, trials), device, lambda _: None, lambda *_: None, on_weights=keep)
     return ended
 
 
@@ -56,19 +56,19 @@ def same_weights(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 
 def test_a_trial_alone_and_among_64_others_ends_with_the_same_weights_bit_for_bit() -> None:
-    pair = make_pair(Rgr(), steps=150)
+    setup = make_pair(Rgr(), steps=150)
     crowd = [
         TrialSpec(load, seed, rate)
         for load in (40, 160, 230, 300)
         for seed in range(4)
         for rate in (0.05, 0.1, 0.2, 0.4)
     ]
-    together = train(pair, *crowd, TrialSpec(230, 99, 0.2))
+    together = train(setup, *crowd, TrialSpec(230, 99, 0.2))
     for trial in (TrialSpec(230, 99, 0.2), crowd[0], crowd[37], crowd[-1]):
-        alone = train(pair, trial)[trial]
+        alone = train(setup, trial)[trial]
         assert same_weights(alone[1], together[trial][1])
         assert alone[0] == together[trial][0]
-    few = train(pair, *crowd[30:37], crowd[-1])
+    few = train(setup, *crowd[30:37], crowd[-1])
     assert all(same_weights(weights, together[spec][1]) for spec, (_, weights) in few.items())
 
 
@@ -82,10 +82,10 @@ def test_the_same_seed_means_the_same_data_for_every_architecture_and_rate() -> 
 
 
 def test_a_key_is_the_hash_of_the_pair_and_of_the_trials_fields_by_name() -> None:
-    pair = make_pair()
+    setup = make_pair()
     for spec in (TrialSpec(10, 3, 0.1), TrialSpec(7, 0, None)):
-        text = "\0".join(["trial", pair.identity, json.dumps(asdict(spec), sort_keys=True)])
-        assert pair.key(spec) == hashlib.sha256(text.encode()).hexdigest()[:32]
+        text = "\0".join(["trial", setup.identity, json.dumps(asdict(spec), sort_keys=True)])
+        assert setup.key(spec) == hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def test_a_key_changes_with_everything_that_decides_a_trial() -> None:
@@ -94,8 +94,8 @@ def test_a_key_changes_with_everything_that_decides_a_trial() -> None:
         make_pair(Rgr(n_items=24, d_item=9)).key(spec),
         make_pair(architecture=Mha(n_heads=2)).key(spec),
         make_pair(steps=301).key(spec),
-        Pair(base.task, base.architecture, configured(Adam(beta1=0.8)), base.training).key(spec),
-        Pair(Configured(SMALL, base.task.provenance, "other code"), base.architecture, base.solver, base.training).key(
+        Setup(base.task, base.architecture, configured(Adam(beta1=0.8)), base.training).key(spec),
+        Setup(Configured(SMALL, base.task.provenance, "other code"), base.architecture, base.solver, base.training).key(
             spec
         ),
         *(base.key(s) for s in (TrialSpec(11, 3, 0.1), TrialSpec(10, 4, 0.1), TrialSpec(10, 3, 0.2))),
@@ -111,10 +111,10 @@ def test_training_leaves_the_callers_random_state_alone() -> None:
 
 
 def test_a_lane_that_diverges_is_its_own_result_and_nobody_elses() -> None:
-    pair, calm = make_pair(steps=100), TrialSpec(60, 0, 0.1)
-    alone = train(pair, calm)[calm]
+    setup, calm = make_pair(steps=100), TrialSpec(60, 0, 0.1)
+    alone = train(setup, calm)[calm]
     wild = [TrialSpec(60, seed, 1e38) for seed in range(3)]
-    company = train(pair, *wild, calm)
+    company = train(setup, *wild, calm)
     assert {company[spec][0].status for spec in wild} == {TrialStatus.DIVERGED}
     assert same_weights(company[calm][1], alone[1])
     assert all(math.isfinite(value) for spec in wild for value in company[spec][0].metrics.values())
@@ -169,12 +169,12 @@ def test_a_module_that_cannot_be_batched_is_trained_in_a_loop_with_a_warning() -
 
 def test_the_loop_computes_what_vmap_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     trials = [TrialSpec(20, seed, 0.05) for seed in range(3)]
-    pair = make_pair(architecture=Made(), steps=50)
-    batched = train(pair, *trials)
+    setup = make_pair(architecture=Made(), steps=50)
+    batched = train(setup, *trials)
     monkeypatch.setattr("capbench.engine.stack.vmap", _refuse)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LoopFallback)
-        looped = train(pair, *trials)
+        looped = train(setup, *trials)
     for spec in trials:
         assert torch.allclose(batched[spec][1]["W"], looped[spec][1]["W"], atol=1e-4)
 
@@ -193,27 +193,26 @@ def test_a_criterion_that_must_come_down_is_met_from_above() -> None:
 
 
 def test_groups_hold_trials_of_one_shape() -> None:
-    pair = make_pair(Sequences())
+    setup = make_pair(Sequences())
     trials = [TrialSpec(load, seed, 0.1) for load in (3, 4, 5, 8, 100) for seed in range(5)]
-    groups = group_trials(((pair, trial) for trial in trials), n_ahead=30)
+    groups = group_trials((setup, trial) for trial in trials)
     assert sorted(trial.load for group in groups for trial in group.trials) == sorted(t.load for t in trials)
     assert {(group.slots, trial.load) for group in groups for trial in group.trials} == {
         (4, 3), (4, 4), (8, 5), (8, 8), (128, 100),
     }  # fmt: skip
-    assert [group.n_ahead for group in groups] == [10, 10, 10]  # what may follow is taken to be spread evenly
 
 
 def test_all_loads_of_a_relation_train_in_one_group() -> None:
-    pair = make_pair()
-    (group,) = group_trials((pair, TrialSpec(load, 0, 0.1)) for load in (3, 30, 270))
+    setup = make_pair()
+    (group,) = group_trials((setup, TrialSpec(load, 0, 0.1)) for load in (3, 30, 270))
     assert [trial.load for trial in group.trials] == [3, 30, 270]
 
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 def test_cuda_reaches_the_same_verdicts() -> None:
-    pair = make_pair()
+    setup = make_pair()
     trials = [TrialSpec(load, seed, 0.2) for load in (10, 40, 400) for seed in range(4)]
-    on_cpu, on_cuda = train(pair, *trials), train(pair, *trials, device=torch.device("cuda"))
+    on_cpu, on_cuda = train(setup, *trials), train(setup, *trials, device=torch.device("cuda"))
     agree = [on_cpu[s][0].status == on_cuda[s][0].status for s in trials]
     assert sum(agree) >= 0.9 * len(agree)

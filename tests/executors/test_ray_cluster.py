@@ -17,13 +17,14 @@ import pytest
 import ray
 import torch
 
-from capbench.engine.lanes import Pair, Training, TrialSpec, seeded
-from capbench.executors.connection import NOT_STARTED
-from capbench.options import RunOptions, build_request
-from capbench.reading import read_result
-from capbench.registry import load_registry
-from capbench.store import Store
-from capbench.sweep import parse_grid, run_sweep
+from capbench.documents.strict_json import read_result
+from capbench.engine.trials import Setup, Training, TrialSpec, seeded
+from capbench.executors.ray.connection import NOT_STARTED
+from capbench.measure.options import RunOptions
+from capbench.measure.request import build_request
+from capbench.registry.registry import load_registry
+from capbench.store.store import Store
+from capbench.studies.sweep import parse_grid, run_sweep
 from tests.executors.nodes import PATIENCE_SECONDS, RayNodes, wait_for
 
 ROOT = Path(__file__).parents[2]
@@ -123,11 +124,11 @@ class Listener:
     def trained(self, *_: object) -> None: ...
     def step(self, *_: object) -> None: ...
 
-    def begins(self, job, n_before: int, n_jobs: int) -> None:
-        self.heard.append("begins")
+    def started(self, job, n_finished: int, n_jobs: int) -> None:
+        self.heard.append("started")
 
-    def ended(self, ended, seconds_left: float | None) -> None:
-        self.heard.append("ended")
+    def finished(self, finished, seconds_left: float | None) -> None:
+        self.heard.append("finished")
 
 
 def test_the_runs_of_a_sweep_overlap_and_come_out_in_their_places(nodes: RayNodes, tmp_path: Path) -> None:
@@ -135,11 +136,11 @@ def test_the_runs_of_a_sweep_overlap_and_come_out_in_their_places(nodes: RayNode
     grid, registry, found = parse_grid(["arch.n_heads=1,2,3,4,5"]), load_registry(), {}
     for where in ({"executor": "ray", "address": nodes.address}, {}):
         heard, store = Listener(), Store(tmp_path / f"{len(where)}")
-        points = run_sweep(RunOptions("rgr", "mha", **options, **where), grid, registry, store, heard)
+        points = run_sweep(RunOptions(task="rgr", arch="mha", **options, **where), grid, registry, store, heard)
         found[bool(where)] = [(point.values, point.result.trials) for point in points if point.result]
         trained = {worker.node for point in points for worker in point.result.environment.workers}
         assert len(trained) == (2 if where else 0), "both nodes have trained"
-        assert heard.heard[:3] == (["begins"] * 3 if where else ["begins", "ended", "begins"])
+        assert heard.heard[:3] == (["started"] * 3 if where else ["started", "finished", "started"])
         assert len(heard.heard) == 10
         store.close()
     assert found[True] == found[False]
@@ -180,20 +181,20 @@ def test_a_killed_worker_costs_time_and_nothing_else(capbench, expected, ray_wor
 
 def poisoned(mood: str, folder: Path, n_seeds: int) -> tuple[tuple[str, ...], int]:
     """Words under which one seed alone is lethal, and that seed; what the memory probe draws must not be."""
-    request = build_request(RunOptions("rgr", "gremlin", preset="smoke"), load_registry(files=[GREMLIN]))
+    request = build_request(RunOptions(task="rgr", arch="gremlin", preset="smoke"), load_registry(files=[GREMLIN]))
     values = {"tame": os.getpid(), "mood": mood, "folder": str(folder)}
     for salt in range(1000):
         architecture = request.architecture.replaced(**values, salt=salt)
-        pair = Pair(request.task, architecture, request.solver, Training(request.task.plugin.criterion, 50))
-        lethal = [seed for seed in range(n_seeds) if draw(pair, 8, seed) > sys.modules["gremlin"].LETHAL]
-        if len(lethal) == 1 and draw(pair, 1, 0) < sys.modules["gremlin"].LETHAL:
+        setup = Setup(request.task, architecture, request.solver, Training(request.task.plugin.criterion, 50))
+        lethal = [seed for seed in range(n_seeds) if draw(setup, 8, seed) > sys.modules["gremlin"].LETHAL]
+        if len(lethal) == 1 and draw(setup, 1, 0) < sys.modules["gremlin"].LETHAL:
             sys.modules.pop("gremlin")
             return wild(mood, folder, salt), lethal[0]
     raise AssertionError("a seed in seven is lethal")
 
 
-def draw(pair: Pair, load: int, seed: int) -> float:
-    with seeded(pair.init_seed(TrialSpec(load, seed, 0.1))):
+def draw(setup: Setup, load: int, seed: int) -> float:
+    with seeded(setup.init_seed(TrialSpec(load, seed, 0.1))):
         return float(torch.rand(()))
 
 
@@ -286,7 +287,7 @@ def installed(site: Path, name: str, version: str, source: str) -> None:
             "has no gone, which 'gone' comes from; the driver has 1.2: install it there: pip install 'gone==1.2'",
         ),
         ("older", ("1.1", ""), "has older 1.1, which 'older' comes from; the driver has 1.2: install it there"),
-        ("other", ("1.2", "# changed\n"), "has other code of 'other' under the name other 1.2 (hash "),
+        ("other", ("1.2", "CHANGED = 1\n"), "has other code of 'other' under the name other 1.2 (hash "),
         ("broken", ("1.2", "import not_there\n"), "cannot import 'broken' of broken 1.2: ModuleNotFoundError"),
     ],
 )

@@ -14,11 +14,10 @@ import torch
 
 import capbench as cb
 from capbench.errors import BadSetting, ClusterUnavailable, DeviceUnavailable
-from capbench.executors import connection
-from capbench.executors import ray as cluster
-from capbench.executors.ray import Slots, threads_a_worker
-from capbench.executors.workplace import open_workplace
-from capbench.where import Where
+from capbench.executors.backends import open_backend
+from capbench.executors.ray import cluster, connection
+from capbench.executors.ray.cluster import Slots, threads_per_worker
+from capbench.executors.target import ComputeTarget
 
 RUN = ("run", "--task", "rgr", "--arch", "mha", "--preset", "smoke", "--executor", "ray")
 
@@ -56,7 +55,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once(capbench, address: s
 def test_the_address_in_the_environment_is_the_one_that_auto_means(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(ClusterUnavailable, match=r"no Ray cluster answers at 127\.0\.0\.1:1"):
-        open_workplace(Where(executor="ray"))
+        open_backend(ComputeTarget(executor="ray"))
 
 
 def test_where_no_cluster_runs_auto_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +64,7 @@ def test_where_no_cluster_runs_auto_says_how_to_start_one(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(ray, "init", init)
     with pytest.raises(ClusterUnavailable, match="no Ray cluster runs on this machine; start one with `ray start"):
-        open_workplace(Where(executor="ray"))
+        open_backend(ComputeTarget(executor="ray"))
 
 
 def test_a_cluster_of_another_version_is_refused_with_what_ray_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +74,7 @@ def test_a_cluster_of_another_version_is_refused_with_what_ray_says(monkeypatch:
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(connection, "_knock", lambda _: None)
     with pytest.raises(ClusterUnavailable, match="at head:6379 cannot be joined: Version mismatch"):
-        open_workplace(Where(executor="ray", address="head:6379"))
+        open_backend(ComputeTarget(executor="ray", address="head:6379"))
 
 
 def test_a_server_that_died_at_birth_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +97,7 @@ def test_a_port_that_is_no_cluster_is_given_up_after_seconds(tmp_path) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     code = (
-        "from capbench.executors import connection\n"
+        "from capbench.executors.ray import connection\n"
         "from capbench.errors import ClusterUnavailable\n"
         "connection.JOIN_SECONDS = 2\n"
         "try:\n"
@@ -115,17 +114,20 @@ def test_a_port_that_is_no_cluster_is_given_up_after_seconds(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        (Where(executor="rya"), "--executor takes local or ray, got 'rya'"),
-        (Where(address="head:6379"), "--address and --gpus are for a Ray cluster; add --executor ray"),
-        (Where(gpus=0.5), "--address and --gpus are for a Ray cluster; add --executor ray"),
-        (Where(executor="ray", address="head"), "--address takes auto, HOST:PORT or ray://HOST:PORT, got 'head'"),
-        (Where(executor="ray", address="http://head:1"), "--address takes auto"),
-        (Where(executor="ray", gpus=1.5), "--gpus takes a share of one GPU, above 0 and up to 1, got 1.5"),
+        (ComputeTarget(executor="rya"), "--executor takes local or ray, got 'rya'"),
+        (ComputeTarget(address="head:6379"), "--address and --gpus are for a Ray cluster; add --executor ray"),
+        (ComputeTarget(gpus=0.5), "--address and --gpus are for a Ray cluster; add --executor ray"),
+        (
+            ComputeTarget(executor="ray", address="head"),
+            "--address takes auto, HOST:PORT or ray://HOST:PORT, got 'head'",
+        ),
+        (ComputeTarget(executor="ray", address="http://head:1"), "--address takes auto"),
+        (ComputeTarget(executor="ray", gpus=1.5), "--gpus takes a share of one GPU, above 0 and up to 1, got 1.5"),
     ],
 )
-def test_words_that_say_nothing_are_refused_before_anything_is_asked(where: Where, message: str) -> None:
+def test_words_that_say_nothing_are_refused_before_anything_is_asked(where: ComputeTarget, message: str) -> None:
     with pytest.raises(BadSetting, match=message.replace("(", r"\(")):
-        open_workplace(where)
+        open_backend(where)
 
 
 def test_the_python_api_takes_the_same_words_and_refuses_the_same() -> None:
@@ -161,30 +163,30 @@ def three_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_slots_are_what_cpus_and_shares_of_gpus_allow_on_each_node(
     device: str, threads: int, gpus: float, slots: int
 ) -> None:
-    assert Slots(Where(device, "ray", gpus=gpus), torch.device(device), threads).count() == slots
+    assert Slots(ComputeTarget(device, "ray", gpus=gpus), torch.device(device), threads).count() == slots
 
 
 @pytest.mark.usefixtures("three_nodes")
 def test_auto_takes_the_gpus_of_a_cluster_and_what_no_node_has_is_refused() -> None:
-    assert cluster._device(Where("auto", "ray"), 1).type == "cuda"
-    assert cluster._device(Where("cpu", "ray"), 1).type == "cpu"
-    with pytest.raises(DeviceUnavailable, match="no node of the Ray cluster has the 9 CPUs that a lane group takes"):
-        cluster._device(Where("cpu", "ray"), 9)
+    assert cluster._device(ComputeTarget("auto", "ray"), 1).type == "cuda"
+    assert cluster._device(ComputeTarget("cpu", "ray"), 1).type == "cpu"
+    with pytest.raises(DeviceUnavailable, match="no node of the Ray cluster has the 9 CPUs that a trial group takes"):
+        cluster._device(ComputeTarget("cpu", "ray"), 9)
     for device in ("cuda:1", "mps"):
         with pytest.raises(DeviceUnavailable, match="on a Ray cluster --device takes auto, cpu or cuda, got"):
-            cluster._device(Where(device, "ray"), 1)
+            cluster._device(ComputeTarget(device, "ray"), 1)
 
 
 def test_a_cluster_that_stays_empty_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     found = nodes_with({"CPU": 2})
     monkeypatch.setattr(ray, "nodes", lambda: found)
-    monkeypatch.setattr(cluster, "LOOK_SECONDS", 0)
-    slots = Slots(Where("cpu", "ray"), torch.device("cpu"), 1)
+    monkeypatch.setattr(cluster, "SLOT_COUNT_SECONDS", 0)
+    slots = Slots(ComputeTarget("cpu", "ray"), torch.device("cpu"), 1)
     assert slots.count() == 2
     found.clear()
     assert slots.count() == 0, "nodes may come back"
     monkeypatch.setattr(cluster, "EMPTY_SECONDS", -1)
-    with pytest.raises(ClusterUnavailable, match=r"no node for a lane group .* stored: start nodes and give the same"):
+    with pytest.raises(ClusterUnavailable, match=r"no node for a trial group .* stored: start nodes and give the same"):
         slots.count()
 
 
@@ -195,4 +197,4 @@ def test_a_worker_has_one_thread_unless_the_usual_variable_says_otherwise(
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if said is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", said)
-    assert threads_a_worker() == threads
+    assert threads_per_worker() == threads

@@ -6,7 +6,7 @@ import os
 import sys
 
 from capbench.cli.main import main
-from capbench.store import Store
+from capbench.store.store import Store
 
 pipe = int(sys.argv.pop(1))
 store, add = Store.__init__, Store.add_trials

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from capbench.store import Store
+from capbench.store.store import Store
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ def test_a_disk_that_fills_up_costs_only_what_was_not_said_to_be_stored(tmp_path
         assert "make room on the disk" in done.stderr
         said, store = done.stdout.split(), Store(home)
         assert len(store.trials(said)) == len(said)
-        assert store.integrity() == "ok"
+        assert store.check_integrity() == "ok"
         n_kept += len(said)
     tally.add(
         "disk full while trials are stored (file size limit)",

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from capbench.export import run_rows, trial_rows, write_export
-from capbench.report.plot import save_plot
+from capbench.documents.result import Result
+from capbench.report.result_plot import save_plot
 from capbench.report.result_text import result_text
-from capbench.report.stored import runs_text, trials_text
-from capbench.results import Result
-from capbench.selection import StoredRun, StoredTrial
-from capbench_leaderboard.markdown import escaped
+from capbench.report.store_text import runs_text, trials_text
+from capbench.store.export import run_rows, trial_rows, write_export
+from capbench.store.queries import StoredRun, StoredTrial
+from capbench_leaderboard.readme import escape_markdown
 from tests.faults.hostile import HOSTILE, csv_faults, markdown_faults, page_faults, terminal_faults
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +84,7 @@ def test_a_spreadsheet_runs_nothing_that_a_document_says(documents: list[Result]
 
 
 def test_a_markdown_table_keeps_every_hostile_string_in_its_cell(tally) -> None:
-    cells = [escaped(text) for text in HOSTILE]
+    cells = [escape_markdown(text) for text in HOSTILE]
     assert not [fault for cell in cells for fault in markdown_faults(cell)]
     assert not [cell for cell in cells if re.search(r"\n|(?<!\\)\|", cell)]
     tally.add(
@@ -103,7 +103,12 @@ def test_a_page_runs_nothing_that_a_document_says(documents: list[Result], tmp_p
     tally.add("hostile strings in pages of a plot", f"{len(chosen)} pages, {len(faults)} that run or fetch anything")
 
 
-AMONG_OWN = {"capbench/executors/flight.py", "capbench/executors/ray_worker.py", "capbench/crew.py"}
+AMONG_OWN = {
+    "capbench/executors/worker_pool.py",
+    "capbench/executors/pool_worker.py",
+    "capbench/executors/ray/cluster.py",
+    "capbench/executors/ray/worker.py",
+}
 """Driver and workers of one Ray cluster trust each other: Ray itself speaks in pickles and runs what it is sent. So do
 a process and those that it has forked, over pipes that nobody else holds."""
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from capbench.engine.train import train_group
-from capbench.selection import Selection
-from capbench.store import Store, home
+from capbench.store.queries import Selection
+from capbench.store.store import Store, home
 
 PLUGIN = '''
 import time, torch

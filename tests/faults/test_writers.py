@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from capbench.store import Store
+from capbench.store.store import Store
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ def test_four_writers_at_once_lose_no_trial_and_meet_no_lock(tmp_path: Path, tal
     committed = write_together(tmp_path, 4, n_trials, "own")
     store = Store(tmp_path)
     assert len(committed) == len(store.trials(committed)) == store.counts()[0] == 4 * n_trials
-    assert store.integrity() == "ok"
+    assert store.check_integrity() == "ok"
     tally.add(
         f"four processes × {n_trials} trials on one new store, all at once",
         f"{len(committed)} committed, {len(committed) - store.counts()[0]} lost, no lock met",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from capbench.documents.result import Trial, TrialStatus
 from capbench.errors import CapbenchError
-from capbench.results import Trial, TrialStatus
-from capbench.store import Store
+from capbench.store.store import Store
 
 
 def trial(key: str, seed: int) -> Trial:
@@ -19,13 +19,13 @@ def write(home: Path, name: str, count: int, shared: bool) -> None:
     store = Store(home)
     for seed in range(count):
         key = f"shared-{seed}" if shared else f"{name}-{seed}"
-        if shared and not store.claim([key]):
+        if shared and not store.lease([key]):
             continue
         if shared and store.trials([key]):
             continue
         store.add_trials([trial(key, seed)], "rgr", "mha")
         print(key, flush=True)
-    store.release_claims()
+    store.release_leases()
 
 
 if __name__ == "__main__":

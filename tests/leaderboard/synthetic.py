@@ -1,4 +1,4 @@
-"""Records made up for tests: valid documents whose summaries follow from their trials."""
+"""Synthetic records for tests: valid documents whose summaries follow from their trials."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from capbench.results import (
+from capbench.contract.task import Criterion
+from capbench.documents.result import (
     BoundRecord,
-    CriterionRecord,
     Environment,
     InstalledPlugin,
     PluginRef,
     Protocol,
     Result,
-    SuiteRecord,
+    SuiteCell,
     Timing,
     Trial,
     TrialStatus,
 )
-from capbench.summary import summarise
+from capbench.measure.summary import summarise
 
 LOADS = (8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256)
 
 
 @dataclass(frozen=True)
-class Made:
-    """What a made-up record is to say."""
+class SyntheticRecord:
+    """The properties of a synthetic record."""
 
     task: str = "rgr"
     architecture: str = "mha"
@@ -42,7 +42,7 @@ class Made:
     draw: int = 0
 
     def result(self) -> Result:
-        """The document."""
+        """The result document."""
         protocol = self._protocol()
         trials = tuple(self._trial(load, seed, protocol) for load in LOADS for seed in range(self.seeds))
         summary = summarise(trials, protocol)
@@ -50,7 +50,7 @@ class Made:
         return Result(
             run_id=f"{random.Random(repr(self)).getrandbits(48):012x}",
             command=f"capbench run --task {self.task} --arch {self.architecture}",
-            suite=SuiteRecord(name=self.suite, version=self.suite_version, tier=self.tier) if self.tier else None,
+            suite=SuiteCell(name=self.suite, version=self.suite_version, tier=self.tier) if self.tier else None,
             task=_ref(self.task, self.task_version),
             architecture=_ref(self.architecture, 1),
             solver=_ref("adam", 1),
@@ -81,7 +81,7 @@ class Made:
     def _protocol(self) -> Protocol:
         return Protocol(
             preset="standard",
-            criterion=CriterionRecord(metric="f1", threshold=self.threshold),
+            criterion=Criterion(metric="f1", threshold=self.threshold),
             seeds=self.seeds,
             learning_rates=(0.1,),
             steps=100,
@@ -92,11 +92,11 @@ class Made:
         )
 
     def _trial(self, load: int, seed: int, protocol: Protocol) -> Trial:
-        chance = random.Random(f"{self.architecture} {self.draw} {load} {seed}")
-        held = load <= self.capacity * (1 + self.noise * (chance.random() - 0.5))
+        rng = random.Random(f"{self.architecture} {self.draw} {load} {seed}")
+        held = load <= self.capacity * (1 + self.noise * (rng.random() - 0.5))
         metric = 1.0 if held else max(0.0, min(0.98, self.capacity / load))
         return Trial(
-            key=f"{chance.getrandbits(128):032x}",
+            key=f"{rng.getrandbits(128):032x}",
             load=load,
             seed=seed,
             learning_rate=0.1,
@@ -106,10 +106,10 @@ class Made:
         )
 
 
-def write(folder: Path, made: Made) -> Path:
-    """Puts a record where a suite would."""
-    result = made.result()
-    path = folder / made.suite / made.task / f"{made.architecture}-{result.n_parameters}-{result.run_id}.json"
+def write_record(folder: Path, record: SyntheticRecord) -> Path:
+    """Writes a record to the path that a suite would choose."""
+    result = record.result()
+    path = folder / record.suite / record.task / f"{record.architecture}-{result.n_parameters}-{result.run_id}.json"
     return write_result(path, result)
 
 
@@ -133,7 +133,7 @@ def _bound(kind: str, value: float, measured: float) -> BoundRecord:
             "measured": measured,
             "ratio": measured / value,
             "pedigree": "derived",
-            "citation": "made up for tests",
+            "citation": "none, synthetic",
             "holds": True,
         }
     )

@@ -1,4 +1,4 @@
-"""The site in a real browser, from the disk: it sorts, filters, draws, fetches nothing and obeys no record."""
+"""The site in a real browser, opened from disk: it sorts, filters, draws, fetches nothing, runs no hostile script."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from capbench_leaderboard.build import build
+from capbench_leaderboard.build import build_board
 from tests.faults.hostile import HOSTILE
-from tests.leaderboard.synthetic import Made, write, write_result
+from tests.leaderboard.synthetic import SyntheticRecord, write_record, write_result
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -23,8 +23,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     for i in range(60):
         tier = (1024, 4096)[i % 2]
-        write(folder / "records", Made(architecture=f"arch{i // 2:02}", capacity=15 + 2 * i, tier=tier, noise=0.5))
-    base = Made().result()
+        write_record(
+            folder / "records",
+            SyntheticRecord(architecture=f"arch{i // 2:02}", capacity=15 + 2 * i, tier=tier, noise=0.5),
+        )
+    base = SyntheticRecord().result()
     for i, text in enumerate(HOSTILE):
         named = {"name": text, "plugin": text}
         changes = {
@@ -34,14 +37,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "bounds": tuple(bound.model_copy(update={"id": text}) for bound in base.bounds),
         }
         write_result(folder / "records" / "hostile" / "x" / f"{i}.json", base.model_copy(update=changes))
-    build(folder / "records", folder)
+    build_board(folder / "records", folder)
     return folder / "site"
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if CHROMIUM is None:
-        # In CI a missing browser must not pass for a working site.
+        # In CI a missing browser must fail, not skip.
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("needs Chromium; install it to run these")
     from playwright.sync_api import sync_playwright
 
@@ -53,7 +56,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    """A page that notes every complaint, every request beyond the disk, and every dialogue."""
+    """A page that fails the test on a console error, a request beyond the disk, or a dialogue."""
     opened = browser.new_page()
     opened.set_default_timeout(120_000)
     faults: list[str] = []
@@ -70,8 +73,8 @@ def column(page: Any, n: int) -> list[str]:
     return [cell.strip() for cell in page.locator(f"table tbody tr td:nth-child({n})").all_inner_texts()]
 
 
-def drawn(page: Any) -> int:
-    """Marks in the charts of a page, once they are there."""
+def count_marks(page: Any) -> int:
+    """Number of marks in the charts of a page, once they are drawn."""
     page.locator(".chart").first.scroll_into_view_if_needed()
     page.wait_for_selector(".chart svg path")
     return int(page.locator(".chart svg .mark-symbol path").count())
@@ -80,26 +83,26 @@ def drawn(page: Any) -> int:
 def test_a_table_sorts_both_ways_by_mouse_and_by_keyboard(page: Any, site: Path) -> None:
     page.goto((site / "index.html").as_uri())
     head = page.locator("th", has_text="capacity")
-    place = 1 + page.locator("th").all_inner_texts().index(head.inner_text())
+    index = 1 + page.locator("th").all_inner_texts().index(head.inner_text())
     head.locator("button").click()
     assert head.get_attribute("aria-sort") == "ascending"
-    up = column(page, place)
+    up = column(page, index)
     head.locator("button").focus()
     page.keyboard.press("Enter")
     assert head.get_attribute("aria-sort") == "descending"
-    assert column(page, place) != up
-    numbers = [float(text.split()[-1].replace(",", "")) for text in column(page, place)]
+    assert column(page, index) != up
+    numbers = [float(text.split()[-1].replace(",", "")) for text in column(page, index)]
     assert numbers == sorted(numbers, reverse=True)
 
 
-def test_a_filter_leaves_the_rows_that_fit(page: Any, site: Path) -> None:
+def test_a_filter_keeps_only_matching_rows(page: Any, site: Path) -> None:
     page.goto((site / "index.html").as_uri())
     page.locator(".filter").first.fill("arch07")
     assert page.locator("tbody tr").count() == 2
     assert page.locator(".count").first.inner_text().startswith("2 of ")
 
 
-def test_pages_turn(page: Any, site: Path) -> None:
+def test_a_long_table_has_pages(page: Any, site: Path) -> None:
     page.goto((site / "index.html").as_uri())
     first = column(page, 5)
     page.get_by_role("button", name="Next").first.click()
@@ -119,7 +122,7 @@ def test_a_record_opens_from_the_table_with_its_curve_trials_and_command(page: A
     page.goto((site / "tasks" / "rgr.html").as_uri())
     page.locator("tbody a", has_text="arch").first.click()
     page.wait_for_url("**/records/*")
-    assert drawn(page) >= 10
+    assert count_marks(page) >= 10
     page.locator("details.trials summary").click()
     page.wait_for_selector("details.trials tbody tr")
     assert page.locator("details.trials tbody tr").count() == 44
@@ -129,19 +132,19 @@ def test_a_record_opens_from_the_table_with_its_curve_trials_and_command(page: A
 def test_charts_are_drawn_on_every_kind_of_page(page: Any, site: Path) -> None:
     for path in ("index.html", "tasks/rgr.html", "architectures/arch07.html"):
         page.goto((site / path).as_uri())
-        assert drawn(page) > 0, path
+        assert count_marks(page) > 0, path
 
 
-SHIFTS = """new Promise(tell => new PerformanceObserver(list => tell(
+SHIFTS = """new Promise(resolve => new PerformanceObserver(list => resolve(
   list.getEntries().reduce((sum, each) => sum + each.value, 0))).observe({ type: "layout-shift", buffered: true })
-  || setTimeout(() => tell(0), 300))"""
-"""How far what stands on the page has moved since it was opened, by the browser's own measure."""
+  || setTimeout(() => resolve(0), 300))"""
+"""The browser's own measure of how far the content has shifted since the page was opened."""
 
 
-def test_nothing_moves_under_the_pointer_when_charts_are_drawn(page: Any, site: Path) -> None:
+def test_content_does_not_shift_when_charts_are_drawn(page: Any, site: Path) -> None:
     for path in ("index.html", "tasks/rgr.html", "architectures/arch07.html"):
         page.goto((site / path).as_uri())
-        drawn(page)
+        count_marks(page)
         assert page.evaluate(SHIFTS) < 0.01, path
 
 
@@ -167,14 +170,14 @@ def test_no_hostile_record_runs_a_script_or_fetches_anything(page: Any, site: Pa
         page.goto(path.as_uri())
         page.wait_for_selector(".chart svg")
     page.goto((site / "tasks" / "hostile.html").as_uri())
-    assert drawn(page) > 0
+    assert count_marks(page) > 0
     page.goto((site / "index.html").as_uri())
     page.locator("#search").click()
     page.locator("#search").press_sequentially("script")
     page.wait_for_selector("#found li")
 
 
-def test_the_policy_forbids_a_script_that_slipped_in(browser: Any, site: Path) -> None:
+def test_the_policy_forbids_an_injected_script(browser: Any, site: Path) -> None:
     page = browser.new_page()
     page.goto((site / "index.html").as_uri())
     page.evaluate("document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.bad=1\">')")
@@ -188,12 +191,14 @@ def test_a_report_draws_its_charts_from_one_file(page: Any, tmp_path: Path) -> N
     from capbench_leaderboard.report import report_page
 
     path = tmp_path / "report.html"
-    path.write_text(report_page([Made(architecture=a, capacity=c).result() for a, c in (("a", 20), ("b", 90))]))
+    path.write_text(
+        report_page([SyntheticRecord(architecture=a, capacity=c).result() for a, c in (("a", 20), ("b", 90))])
+    )
     page.goto(path.as_uri())
-    assert drawn(page) > 20
+    assert count_marks(page) > 20
 
 
-def test_without_scripts_the_answers_are_there(browser: Any, site: Path) -> None:
+def test_tables_and_charts_are_shown_without_scripts(browser: Any, site: Path) -> None:
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto((site / "tasks" / "rgr.html").as_uri())

@@ -1,4 +1,4 @@
-"""Building the board: the same bytes every time, no record obeyed, a broken one named and left out."""
+"""Building the board: the same bytes every time, hostile names are escaped, a broken record is named and left out."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from capbench.results import MissingRecord
-from capbench_leaderboard.address import addresses, slug
-from capbench_leaderboard.board import file_digest, read_board
-from capbench_leaderboard.build import build
-from capbench_leaderboard.many import Workers
-from capbench_leaderboard.markdown import escaped
+from capbench.documents.result import MissingRecord
+from capbench_leaderboard.build import build_board
+from capbench_leaderboard.process_pool import ProcessPool
+from capbench_leaderboard.ranking.board import file_digest, read_board
+from capbench_leaderboard.readme import escape_markdown
+from capbench_leaderboard.slugs import slug, unique_slugs
 from tests.faults.hostile import HOSTILE, markdown_faults, page_faults, terminal_faults
-from tests.leaderboard.synthetic import Made, write, write_result
+from tests.leaderboard.synthetic import SyntheticRecord, write_record, write_result
 
 
 @pytest.fixture
 def records(tmp_path: Path) -> Path:
     folder = tmp_path / "board" / "records"
     for architecture, capacity in (("mha", 40), ("mlp", 42), ("gqa", 120)):
-        write(folder, Made(architecture=architecture, capacity=capacity))
+        write_record(folder, SyntheticRecord(architecture=architecture, capacity=capacity))
     gap = MissingRecord(task="rgr", architecture="aot", tier=1024, reason="cannot come within 5 %")
     (folder / "standard" / "missing.json").write_text(json.dumps([gap.model_dump()]))
     return folder
@@ -34,14 +34,14 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_same_records_give_the_same_bytes(records: Path, tmp_path: Path) -> None:
-    build(records, tmp_path / "one")
-    build(records, tmp_path / "one")
-    build(records, tmp_path / "two")
+    build_board(records, tmp_path / "one")
+    build_board(records, tmp_path / "one")
+    build_board(records, tmp_path / "two")
     assert bytes_of(tmp_path / "one") == bytes_of(tmp_path / "two")
 
 
 def test_the_readme_has_ranks_intervals_and_what_is_missing(records: Path) -> None:
-    build(records, records.parent)
+    build_board(records, records.parent)
     text = (records.parent / "README.md").read_text()
     assert "| 2–3" in text
     assert "cannot come within 5 %" in text
@@ -52,19 +52,19 @@ def test_the_readme_has_ranks_intervals_and_what_is_missing(records: Path) -> No
 
 
 def test_a_stale_board_fails_the_check_and_a_fresh_one_does_not(records: Path, capbench) -> None:
-    words = ("leaderboard", "build", "--records", str(records))
-    assert capbench(*words).code == 0
-    assert capbench(*words, "--check").code == 0
-    write(records, Made(architecture="new", capacity=77))
-    done = capbench(*words, "--check")
+    arguments = ("leaderboard", "build", "--records", str(records))
+    assert capbench(*arguments).code == 0
+    assert capbench(*arguments, "--check").code == 0
+    write_record(records, SyntheticRecord(architecture="new", capacity=77))
+    done = capbench(*arguments, "--check")
     assert done.code == 1
     assert "README.md" in done.err
     assert "charts/rgr-capacity.svg" in done.err
     (records.parent / "charts" / "rgr-capacity.svg").write_text("changed by hand")
-    assert "charts/rgr-capacity.svg" in capbench(*words, "--check").err
+    assert "charts/rgr-capacity.svg" in capbench(*arguments, "--check").err
 
 
-def test_no_records_are_a_board_too(tmp_path: Path, capbench) -> None:
+def test_a_board_without_records_is_built(tmp_path: Path, capbench) -> None:
     (tmp_path / "records").mkdir()
     done = capbench("leaderboard", "build", "--records", str(tmp_path / "records"))
     assert done.code == 0
@@ -72,8 +72,8 @@ def test_no_records_are_a_board_too(tmp_path: Path, capbench) -> None:
     assert "no records yet" in (tmp_path / "site" / "index.html").read_text()
 
 
-def test_a_broken_record_is_named_with_field_and_fix_and_the_board_goes_on(records: Path, capbench) -> None:
-    document = Made(architecture="broken").result().model_dump(mode="json")
+def test_a_broken_record_is_named_with_field_and_fix_and_the_board_is_built(records: Path, capbench) -> None:
+    document = SyntheticRecord(architecture="broken").result().model_dump(mode="json")
     document["capacity"]["estimate"] = "a lot"
     (records / "standard" / "rgr" / "broken.json").write_text(json.dumps(document))
     (records / "standard" / "rgr" / "torn.json").write_text('{"schema_version": 1, "run_')
@@ -87,7 +87,7 @@ def test_a_broken_record_is_named_with_field_and_fix_and_the_board_goes_on(recor
         assert "standard/rgr/torn.json" in text
 
 
-def test_a_folder_that_is_not_there_is_a_mistake_with_a_remedy(tmp_path: Path, capbench) -> None:
+def test_a_missing_folder_is_an_error_with_a_remedy(tmp_path: Path, capbench) -> None:
     done = capbench("leaderboard", "build", "--records", str(tmp_path / "nowhere"))
     assert done.code == 2
     assert "capbench suite" in done.err
@@ -103,8 +103,8 @@ def test_a_folder_with_other_files_is_not_replaced(records: Path, capbench) -> N
 
 def test_building_imports_no_torch(records: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from capbench_leaderboard.build import build; "
-        f"build(Path({str(records)!r}), Path({str(records.parent)!r})); print('torch' in sys.modules)"
+        "import sys; from pathlib import Path; from capbench_leaderboard.build import build_board; "
+        f"build_board(Path({str(records)!r}), Path({str(records.parent)!r})); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
@@ -121,30 +121,30 @@ def test_a_check_counts_only_for_the_bytes_that_were_checked(records: Path) -> N
         "n_trials": 44,
         "tolerance": "equal",
         "date": "2026-01-01",
-        "by": "somebody",
+        "by": "a reviewer",
     }
     (records / "verified.json").write_text(json.dumps({"checks": [check]}))
-    assert set(read_board(records, Workers()).checks) == {name}
+    assert set(read_board(records, ProcessPool()).checks) == {name}
     path.write_text(path.read_text() + "\n")
-    assert read_board(records, Workers()).checks == {}
+    assert read_board(records, ProcessPool()).checks == {}
 
 
-def test_a_removed_record_is_logged_with_the_reason_and_stays_away(records: Path, capbench) -> None:
+def test_a_removed_record_is_logged_with_the_reason_and_stays_removed(records: Path, capbench) -> None:
     path = next((records / "standard" / "rgr").glob("mlp-*.json"))
     text = path.read_text()
-    words = ("--reason", "trained on the answers", "--records", str(records))
-    assert capbench("leaderboard", "remove", str(path), *words).code == 0
+    arguments = ("--reason", "trained on the answers", "--records", str(records))
+    assert capbench("leaderboard", "remove", str(path), *arguments).code == 0
     assert not path.exists()
     path.write_text(text)
-    board = build(records, records.parent)
+    board = build_board(records, records.parent)
     assert len(board.entries) == 2
     assert "trained on the answers" in (records.parent / "README.md").read_text()
     assert "trained on the answers" in (records.parent / "site" / "index.html").read_text()
 
 
-def test_no_hostile_name_is_obeyed_by_page_table_or_terminal(tmp_path: Path, capbench) -> None:
+def test_hostile_names_are_harmless_in_page_table_and_terminal(tmp_path: Path, capbench) -> None:
     records = tmp_path / "records"
-    base = Made().result()
+    base = SyntheticRecord().result()
     for i, text in enumerate(HOSTILE):
         named = {"name": text, "plugin": text, "params": {text: text}}
         changes = {
@@ -170,22 +170,22 @@ def test_no_hostile_name_is_obeyed_by_page_table_or_terminal(tmp_path: Path, cap
     assert not [p for p in (tmp_path / "charts").glob("*.svg") if "<script" in p.read_text()]
 
 
-def test_markdown_shows_a_name_as_it_stands() -> None:
-    assert escaped("a|b") == "a\\|b"
-    assert escaped("<b>") == "&lt;b&gt;"
-    assert escaped("[x](y)") == "\\[x\\]\\(y\\)"
-    assert "://" not in escaped("http://example.invalid")
+def test_markdown_shows_a_name_literally() -> None:
+    assert escape_markdown("a|b") == "a\\|b"
+    assert escape_markdown("<b>") == "&lt;b&gt;"
+    assert escape_markdown("[x](y)") == "\\[x\\]\\(y\\)"
+    assert "://" not in escape_markdown("http://example.invalid")
 
 
-def test_addresses_differ_even_where_names_look_alike() -> None:
-    found = addresses(["a b", "a-b", "A B", "../..", ""])
-    assert len(set(found.values())) == 5
+def test_slugs_differ_even_where_names_look_alike() -> None:
+    slugs = unique_slugs(["a b", "a-b", "A B", "../..", ""])
+    assert len(set(slugs.values())) == 5
     assert slug("../../etc/passwd") == "etc-passwd"
 
 
 def test_a_report_compares_runs_in_one_file(tmp_path: Path, capbench) -> None:
     paths = [
-        write_result(tmp_path / f"{a}.json", Made(architecture=a, capacity=c).result())
+        write_result(tmp_path / f"{a}.json", SyntheticRecord(architecture=a, capacity=c).result())
         for a, c in (("a", 20), ("b", 90))
     ]
     out = tmp_path / "report.html"

@@ -1,4 +1,4 @@
-"""The board that this repository ships: every record readable, and README and charts as the records give them."""
+"""The committed board: every record is readable, and README and charts are what the records give."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from capbench_leaderboard.board import read_board
-from capbench_leaderboard.build import check
-from capbench_leaderboard.many import Workers
+from capbench_leaderboard.build import check_board
+from capbench_leaderboard.process_pool import ProcessPool
+from capbench_leaderboard.ranking.board import read_board
 
 BOARD = Path(__file__).parents[2] / "leaderboard"
 
 
 @pytest.mark.skipif(not (BOARD / "records").is_dir(), reason="no records in this checkout")
 def test_the_committed_board_is_not_stale() -> None:
-    check(BOARD / "records", BOARD)
+    check_board(BOARD / "records", BOARD)
 
 
 @pytest.mark.skipif(not (BOARD / "records").is_dir(), reason="no records in this checkout")
 def test_no_shipped_record_is_broken() -> None:
-    assert read_board(BOARD / "records", Workers()).broken == ()
+    assert read_board(BOARD / "records", ProcessPool()).broken == ()

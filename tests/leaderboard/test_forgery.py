@@ -1,4 +1,4 @@
-"""Verification against a forger who knows capbench: whatever is stored or stated, trials are run again."""
+"""Verification against a forger who knows capbench: trials are run again, whatever the document or a store says."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from typing import Any
 
 import pytest
 
-from capbench.cli.plugin_options import PluginOptions
-from capbench.consistency import Silent
-from capbench.options import RunOptions, build_request
-from capbench.reading import read_result
-from capbench.rebuild import rebuild
-from capbench.recheck import Recheck, Verdict, recheck
-from capbench.registry import Registry
-from capbench.results import Result
-from capbench.runner import execute
-from capbench.store import Store
-from capbench.suite import load_suite
-from capbench.suite_place import find_place
+from capbench.cli.shared_options import PluginOptions
+from capbench.documents.result import Result
+from capbench.documents.strict_json import read_result
+from capbench.measure.options import RunOptions
+from capbench.measure.request import build_request
+from capbench.measure.run import execute
+from capbench.measure.session import NullListener
+from capbench.registry.registry import Registry
+from capbench.store.store import Store
+from capbench.studies.suite import load_suite
+from capbench.studies.verify.rebuild import rebuild
+from capbench.studies.verify.suite_cell import find_cell
+from capbench.studies.verify.verify import Verification, VerificationStatus, verify_result
 
 Document = dict[str, Any]
 Change = Callable[[Document], None]
 FAST: dict[str, Any] = {"preset": "smoke", "steps": 30, "compile_mode": "off"}
 KINDS = {
-    "capacity": RunOptions("sequences", "mha", budget=6, rates=(0.05,), **FAST),
-    "at": RunOptions("rgr", "bilinear", at=20, seeds=2, rates=(0.4,), **FAST),
-    "overload": RunOptions("bigrams", "aot", overload=True, seeds=2, rates=(0.01,), **FAST),
-    "minimize": RunOptions("rgr", "mha", minimize="d_qk", at=10, budget=6, rates=(0.4,), **FAST),
-    "construct": RunOptions("sequences", "mha", solver="construct", preset="smoke"),
-    "protocol": RunOptions("bigrams", "aot", protocol="dana2025", at=32, seeds=2, **FAST),
-    "analyse": RunOptions("triples", "aot", at=10, seeds=2, analyse=True, rates=(0.02,), **FAST),
-    "matched": RunOptions("triples", "mlp", params="400", at=10, seeds=2, rates=(0.02,), **FAST),
+    "capacity": RunOptions(task="sequences", arch="mha", budget=6, rates=(0.05,), **FAST),
+    "at": RunOptions(task="rgr", arch="bilinear", at=20, seeds=2, rates=(0.4,), **FAST),
+    "overload": RunOptions(task="bigrams", arch="aot", overload=True, seeds=2, rates=(0.01,), **FAST),
+    "minimize": RunOptions(task="rgr", arch="mha", minimize="d_qk", at=10, budget=6, rates=(0.4,), **FAST),
+    "construct": RunOptions(task="sequences", arch="mha", solver="construct", preset="smoke"),
+    "protocol": RunOptions(task="bigrams", arch="aot", protocol="dana2025", at=32, seeds=2, **FAST),
+    "analyse": RunOptions(task="triples", arch="aot", at=10, seeds=2, analyse=True, rates=(0.02,), **FAST),
+    "matched": RunOptions(task="triples", arch="mlp", params="400", at=10, seeds=2, rates=(0.02,), **FAST),
 }
 FREE = ("environment.", "timing.")
-"""What nobody can check afterwards: where and how long. The documents say so."""
+"""Fields that cannot be checked afterwards: machine and duration. The documentation says so."""
 
 
 @pytest.fixture(scope="module")
@@ -46,13 +47,13 @@ def registry() -> Registry:
 
 @pytest.fixture(scope="module")
 def honest(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Document]:
-    """Small real runs of every kind, each made once."""
+    """Small real runs of every kind, each run once."""
     made: dict[str, Document] = {}
 
     def get(kind: str) -> Document:
         if kind not in made:
             store = Store(tmp_path_factory.mktemp(kind))
-            result = execute(build_request(KINDS[kind], registry), registry, store, Silent())
+            result = execute(build_request(KINDS[kind], registry), registry, store, NullListener())
             store.close()
             made[kind] = result.model_dump(mode="json")
         copied: Document = json.loads(json.dumps(made[kind]))
@@ -62,20 +63,20 @@ def honest(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Call
 
 
 @pytest.fixture
-def check(registry: Registry, tmp_path: Path) -> Callable[..., Recheck]:
+def check(registry: Registry, tmp_path: Path) -> Callable[..., Verification]:
     """Checks a document as `verify` does."""
 
-    def run(document: Document, sample: int = 1000, suite_file: str | None = None) -> Recheck:
+    def run(document: Document, sample: int = 1000, suite_file: str | None = None) -> Verification:
         path = tmp_path / "record.json"
         path.write_text(json.dumps(document))
-        return recheck(read_result(path), registry, Silent(), sample, 1, suite_file)
+        return verify_result(read_result(path), registry, NullListener(), sample, 1, suite_file)
 
     return run
 
 
 @pytest.fixture
 def reissued(registry: Registry, tmp_path: Path) -> Callable[[Document, Change], Document]:
-    """A forger's best: the trials are changed in a store, and capbench itself writes the document from them."""
+    """The best forgery: trials are changed in a store, and capbench itself writes the document from them."""
 
     def make(document: Document, change: Change) -> Document:
         trials = [*document["trials"], *(document["constructed"] or {"trials": []})["trials"]]
@@ -83,9 +84,9 @@ def reissued(registry: Registry, tmp_path: Path) -> Callable[[Document, Change],
             change(trial)
         result = Result.model_validate(document)
         store = Store(tmp_path / "forged")
-        told = (*result.trials, *(result.constructed.trials if result.constructed else ()))
-        store.add_trials(told, result.task.name, result.architecture.name)
-        forged = execute(rebuild(result, registry), registry, store, Silent())
+        forged_trials = (*result.trials, *(result.constructed.trials if result.constructed else ()))
+        store.add_trials(forged_trials, result.task.name, result.architecture.name)
+        forged = execute(rebuild(result, registry), registry, store, NullListener())
         store.close()
         return forged.model_dump(mode="json")
 
@@ -95,7 +96,7 @@ def reissued(registry: Registry, tmp_path: Path) -> Callable[[Document, Change],
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_run_is_verified(kind: str, honest, check) -> None:
     found = check(honest(kind), sample=3)
-    assert (found.verdict, found.findings) == (Verdict.VERIFIED, ())
+    assert (found.verdict, found.findings) == (VerificationStatus.VERIFIED, ())
     assert found.n_sampled >= 2
 
 
@@ -116,11 +117,11 @@ def hold(trial: Document) -> None:
     trial["metrics"] |= {name: 1.0 for name in ("accuracy", "f1") if name in trial["metrics"]}
 
 
-def hurry(trial: Document) -> None:
+def lower_steps(trial: Document) -> None:
     trial["steps"] = max(1, trial["steps"] - 1)
 
 
-def find_in_the_data(trial: Document) -> None:
+def change_data(trial: Document) -> None:
     trial["data"] = {name: value + 0.5 for name, value in trial["data"].items()}
 
 
@@ -129,13 +130,13 @@ def find_in_the_data(trial: Document) -> None:
     [
         ("capacity", raise_bits),
         ("capacity", hold),
-        ("capacity", hurry),
-        ("capacity", find_in_the_data),
+        ("capacity", lower_steps),
+        ("capacity", change_data),
         ("overload", raise_facts_held),
         ("minimize", hold),
         ("at", hold),
         ("construct", raise_bits),
-        ("analyse", find_in_the_data),
+        ("analyse", change_data),
     ],
 )
 def test_a_document_made_from_changed_trials_is_not_reproducible(
@@ -143,44 +144,43 @@ def test_a_document_made_from_changed_trials_is_not_reproducible(
 ) -> None:
     forged = reissued(honest(kind), change)
     assert forged != honest(kind)
-    assert check(forged).verdict is Verdict.NOT_REPRODUCIBLE
+    assert check(forged).verdict is VerificationStatus.NOT_REPRODUCIBLE
 
 
-def test_another_machine_is_no_excuse_for_other_results(honest, reissued, check) -> None:
-    """Who claims another machine gets the wider tolerance, and no more than that."""
+def test_a_claim_of_another_machine_only_widens_the_tolerance(honest, reissued, check) -> None:
     forged = reissued(honest("overload"), raise_everything)
     forged["environment"]["platform"] = "elsewhere"
-    assert check(forged).verdict is Verdict.NOT_REPRODUCIBLE
+    assert check(forged).verdict is VerificationStatus.NOT_REPRODUCIBLE
     moved = honest("overload")
     moved["environment"]["platform"] = "elsewhere"
     found = check(moved)
-    assert found.verdict is Verdict.VERIFIED
+    assert found.verdict is VerificationStatus.VERIFIED
     assert "another kind of machine" in found.tolerance
 
 
-def test_explicit_weights_are_written_again_too(honest, check) -> None:
+def test_trials_with_explicit_weights_are_run_again_too(honest, check) -> None:
     forged = honest("capacity")
     assert forged["constructed"] is not None
     for trial in forged["constructed"]["trials"]:
         trial["metrics"]["bits"] += 1
-    assert check(forged).verdict is Verdict.NOT_REPRODUCIBLE
+    assert check(forged).verdict is VerificationStatus.NOT_REPRODUCIBLE
     forged = honest("capacity")
     forged["constructed"]["trials"][-1]["load"] += 1
-    assert check(forged, sample=0).verdict is Verdict.SUMMARIES_WRONG
+    assert check(forged, sample=0).verdict is VerificationStatus.SUMMARIES_WRONG
 
 
-def test_a_trial_that_is_said_to_have_failed_is_run_again(honest, check) -> None:
+def test_a_trial_recorded_as_failed_is_run_again(honest, check) -> None:
     forged = honest("capacity")
     lost = next(t for t in forged["trials"] if t["status"] != "held")
     lost |= {"status": "failed", "metrics": {}, "error": "out of memory"}
-    assert check(forged, sample=0).verdict is Verdict.SUMMARIES_WRONG
+    assert check(forged, sample=0).verdict is VerificationStatus.SUMMARIES_WRONG
 
 
-def test_rates_that_the_trials_do_not_have_are_a_finding_and_no_crash(honest, check) -> None:
+def test_rates_without_trials_are_a_finding_and_no_crash(honest, check) -> None:
     forged = honest("capacity")
     forged["protocol"]["learning_rates"] = [0.06]
     found = check(forged, sample=0)
-    assert found.verdict is Verdict.SUMMARIES_WRONG
+    assert found.verdict is VerificationStatus.SUMMARIES_WRONG
     assert "not among protocol.learning_rates" in found.findings[0]
 
 
@@ -190,7 +190,7 @@ def test_a_bound_cannot_be_hidden_with_its_plugin(honest, check) -> None:
     plugins = forged["environment"]["plugins"]
     forged["environment"]["plugins"] = [plugin for plugin in plugins if plugin["entry_point"] != "bits"]
     found = check(forged, sample=0)
-    assert found.verdict is Verdict.SUMMARIES_WRONG
+    assert found.verdict is VerificationStatus.SUMMARIES_WRONG
     assert "bounds.bits.per_parameter: it was left out" in found.findings
 
 
@@ -204,7 +204,7 @@ def test_fields_and_distribution_must_be_those_of_the_code(honest, check) -> Non
     assert found.findings == ("architecture.plugin: 'capbench 9.9' is not among environment.plugins",)
 
 
-BOUND_OF_SOMEBODY_ELSE = """
+UNRELATED_BOUND = """
 from typing import ClassVar
 from capbench import Bound, BoundValue, Kind, Pedigree, hookimpl
 
@@ -225,12 +225,12 @@ def capbench_bounds():
 """
 
 
-def test_what_else_is_installed_here_does_not_matter(honest, distribution, tmp_path: Path) -> None:
-    distribution("capbench-elsewhere", BOUND_OF_SOMEBODY_ELSE)
+def test_other_installed_plugins_do_not_matter(honest, distribution, tmp_path: Path) -> None:
+    distribution("capbench-elsewhere", UNRELATED_BOUND)
     richer = PluginOptions().load()
     assert "elsewhere.facts" in richer.bounds
-    found = recheck(Result.model_validate(honest("capacity")), richer, Silent(), 0)
-    assert (found.verdict, found.findings) == (Verdict.VERIFIED, ())
+    found = verify_result(Result.model_validate(honest("capacity")), richer, NullListener(), 0)
+    assert (found.verdict, found.findings) == (VerificationStatus.VERIFIED, ())
 
 
 TINY = """
@@ -251,55 +251,55 @@ rates = [0.02]
 
 @pytest.fixture
 def of_suite(registry: Registry, tmp_path: Path) -> tuple[Document, str]:
-    """A run that a suite asks for, as its record, and the suite's file."""
+    """A run of a suite, as its record, and the suite's file."""
     file = tmp_path / "tiny.toml"
     file.write_text(TINY)
-    options = RunOptions("triples", "mlp", params="400", budget=4, seeds=2, rates=(0.02,), **FAST)
+    options = RunOptions(task="triples", arch="mlp", params="400", budget=4, seeds=2, rates=(0.02,), **FAST)
     store = Store(tmp_path / "suite")
-    result = execute(build_request(options, registry), registry, store, Silent())
+    result = execute(build_request(options, registry), registry, store, NullListener())
     store.close()
-    place = find_place(result, load_suite(str(file)), registry)
+    place = find_cell(result, load_suite(str(file)), registry)
     return result.model_copy(update={"suite": place}).model_dump(mode="json"), str(file)
 
 
-def test_a_record_of_a_suite_must_be_the_run_that_the_suite_asks_for(of_suite, check) -> None:
+def test_a_record_of_a_suite_must_be_a_run_of_that_suite(of_suite, check) -> None:
     record, file = of_suite
     assert record["suite"] == {"name": "tiny", "version": 3, "tier": 400}
-    assert check(record, 0, file).verdict is Verdict.VERIFIED
+    assert check(record, 0, file).verdict is VerificationStatus.VERIFIED
     moved = {**record, "suite": {**record["suite"], "tier": 600}}
     found = check(moved, 0, file)
-    assert found.verdict is Verdict.SUMMARIES_WRONG
-    assert found.findings[0].startswith("suite: tiny 3 asks for another run there: capbench run --task triples")
+    assert found.verdict is VerificationStatus.SUMMARIES_WRONG
+    assert found.findings[0].startswith("suite: tiny 3 has another run there: capbench run --task triples")
     nowhere = {**record, "suite": {**record["suite"], "tier": 500}}
     assert check(nowhere, 0, file).findings[0].startswith("suite.tier: tiny 3 has no such pair at 500")
 
 
-def test_a_run_cannot_be_smuggled_into_a_suite(honest, check) -> None:
+def test_a_run_cannot_claim_a_suite_it_is_not_in(honest, check) -> None:
     forged = honest("matched")
     forged["suite"] = {"name": "smoke", "version": 1, "tier": 400}
     found = check(forged, 0)
-    assert found.verdict is Verdict.SUMMARIES_WRONG
-    assert "suite: smoke 1 asks for another run there" in found.findings[0]
+    assert found.verdict is VerificationStatus.SUMMARIES_WRONG
+    assert "suite: smoke 1 has another run there" in found.findings[0]
 
 
-def test_a_suite_that_is_not_here_says_how_to_name_it(of_suite, check) -> None:
+def test_an_unknown_suite_says_how_to_name_its_file(of_suite, check) -> None:
     record, file = of_suite
     found = check(record, 0)
-    assert found.verdict is Verdict.CANNOT_RUN
+    assert found.verdict is VerificationStatus.CANNOT_RUN
     assert "--suite FILE.toml" in found.findings[0]
     later = {**record, "suite": {**record["suite"], "version": 4}}
     found = check(later, 0, file)
-    assert found.verdict is Verdict.CANNOT_RUN
+    assert found.verdict is VerificationStatus.CANNOT_RUN
     assert "the document is of suite tiny 4, here is tiny 3" in found.findings[0]
 
 
-def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Every value of a document that is no list or object; of a list, the first."""
+def leaf_paths(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Paths of the values of a document that are no list or object; of a list, only its first item."""
     if isinstance(value, dict):
         for key in value:
-            yield from places(value[key], (*path, key))
+            yield from leaf_paths(value[key], (*path, key))
     elif isinstance(value, list):
-        yield from places(value[0], (*path, 0)) if value else ()
+        yield from leaf_paths(value[0], (*path, 0)) if value else ()
     else:
         yield path
 
@@ -313,12 +313,12 @@ def changed(value: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_no_field_can_be_changed_unseen(honest, check) -> None:
-    """Each field of a document in turn: refused, or found, but for what nobody can check afterwards."""
+def test_no_field_can_be_changed_unnoticed(honest, check) -> None:
+    """A change of any field is refused or found, except in fields that cannot be checked afterwards."""
     from capbench.errors import BadDocument
 
-    unseen = []
-    for path in places(honest("construct")):
+    unnoticed = []
+    for path in leaf_paths(honest("construct")):
         forged = honest("construct")
         inner: Any = forged
         for key in path[:-1]:
@@ -329,6 +329,6 @@ def test_no_field_can_be_changed_unseen(honest, check) -> None:
         except BadDocument:
             continue
         name = ".".join(map(str, path))
-        if found.verdict is Verdict.VERIFIED and not name.startswith(FREE):
-            unseen.append(name)
-    assert unseen == []
+        if found.verdict is VerificationStatus.VERIFIED and not name.startswith(FREE):
+            unnoticed.append(name)
+    assert unnoticed == []

@@ -1,4 +1,4 @@
-"""`leaderboard serve`: the site on this machine's own address, until Ctrl-C."""
+"""`leaderboard serve`: the site on the loopback address, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.leaderboard.synthetic import Made, write
+from tests.leaderboard.synthetic import SyntheticRecord, write_record
 
 
 @pytest.fixture
 def records(tmp_path: Path) -> Path:
-    write(tmp_path / "records", Made())
+    write_record(tmp_path / "records", SyntheticRecord())
     return tmp_path / "records"
 
 
-def test_the_site_is_served_here_until_ctrl_c(records: Path) -> None:
-    words = ["leaderboard", "serve", "--records", str(records), "--port", "0"]
+def test_the_site_is_served_until_ctrl_c(records: Path) -> None:
+    arguments = ["leaderboard", "serve", "--records", str(records), "--port", "0"]
     server = subprocess.Popen(
-        [sys.executable, "-u", "-m", "capbench.cli", *words],
+        [sys.executable, "-u", "-m", "capbench.cli", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Tests that a shell runs in the background have Ctrl-C ignored, and hand that on.
+        # A shell ignores Ctrl-C for background jobs, and child processes inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert server.stdout is not None
@@ -48,7 +48,7 @@ def test_the_site_is_served_here_until_ctrl_c(records: Path) -> None:
     assert (server.returncode, err) == (0, "")
 
 
-def test_a_port_that_is_taken_is_a_mistake_with_a_remedy(records: Path, capbench) -> None:
+def test_a_port_in_use_is_an_error_with_a_remedy(records: Path, capbench) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -16,16 +16,19 @@ RUN = ("run", "--task", "rgr", "--arch", "bilinear", "--preset", "smoke", "--bud
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Document:
     """A small real run, made once."""
-    from capbench.cli.plugin_options import PluginOptions
-    from capbench.consistency import Silent
-    from capbench.options import RunOptions, build_request
-    from capbench.runner import execute
-    from capbench.store import Store
+    from capbench.cli.shared_options import PluginOptions
+    from capbench.measure.options import RunOptions
+    from capbench.measure.request import build_request
+    from capbench.measure.run import execute
+    from capbench.measure.session import NullListener
+    from capbench.store.store import Store
 
     registry = PluginOptions().load()
-    options = RunOptions("rgr", "bilinear", preset="smoke", budget=8, steps=60, rates=(0.4, 1.6), compile_mode="off")
+    options = RunOptions(
+        task="rgr", arch="bilinear", preset="smoke", budget=8, steps=60, rates=(0.4, 1.6), compile_mode="off"
+    )
     store = Store(tmp_path_factory.mktemp("honest"))
-    result = execute(build_request(options, registry), registry, store, Silent())
+    result = execute(build_request(options, registry), registry, store, NullListener())
     store.close()
     document: Document = result.model_dump(mode="json")
     return document
@@ -35,10 +38,10 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Document:
 def verify(capbench, tmp_path: Path) -> Callable[..., Any]:
     """Writes a document and runs `capbench leaderboard verify` on it."""
 
-    def run(document: Document, *words: str) -> Any:
+    def run(document: Document, *arguments: str) -> Any:
         path = tmp_path / "record.json"
         path.write_text(json.dumps(document))
-        return capbench("leaderboard", "verify", str(path), "--seed", "1", *words)
+        return capbench("leaderboard", "verify", str(path), "--seed", "1", *arguments)
 
     return run
 
@@ -48,10 +51,10 @@ def copy(document: Document) -> Document:
     return copied
 
 
-def summed_up(document: Document) -> Document:
-    """A forger's care: every summary re-derived from the tampered trials."""
-    from capbench.results import Result
-    from capbench.summary import summarise
+def with_new_summaries(document: Document) -> Document:
+    """The document with every summary derived again from the tampered trials."""
+    from capbench.documents.result import Result
+    from capbench.measure.summary import summarise
 
     result = Result.model_validate(document)
     summary = summarise(result.trials, result.protocol)
@@ -86,7 +89,7 @@ def test_a_removed_trial_is_caught_even_when_every_summary_agrees_with_the_rest(
     lost = next(t for t in honest["trials"] if t["status"] != "held")
     forged = copy(honest)
     forged["trials"] = [t for t in forged["trials"] if t["key"] != lost["key"]]
-    done = verify(summed_up(forged), "--sample", "0")
+    done = verify(with_new_summaries(forged), "--sample", "0")
     assert done.code == 1
     assert "summaries wrong" in done.out
     assert "needs 1 trials that the document does not have" in done.out
@@ -110,11 +113,11 @@ def test_a_bound_that_was_left_out_is_caught(honest: Document, verify) -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("seed", 77), ("load", 5), ("learning_rate", 0.39)])
-def test_another_seed_load_or_rate_is_caught(honest: Document, verify, field: str, value: float) -> None:
+def test_a_changed_seed_load_or_rate_is_caught(honest: Document, verify, field: str, value: float) -> None:
     forged = copy(honest)
     trial = next(t for t in forged["trials"] if t["learning_rate"] != forged["rates"]["best"] and t[field] != value)
     trial[field] = value
-    done = verify(summed_up(forged) if field != "learning_rate" else forged, "--sample", "0")
+    done = verify(with_new_summaries(forged) if field != "learning_rate" else forged, "--sample", "0")
     assert done.code == 1
     assert "summaries wrong" in done.out
     if field != "learning_rate":
@@ -135,17 +138,28 @@ def test_a_trial_declared_held_against_its_own_metric_is_caught(honest: Document
     forged = copy(honest)
     trial = next(t for t in forged["trials"] if t["status"] != "held")
     trial["status"] = "held"
-    done = verify(summed_up(forged), "--sample", "0")
+    done = verify(with_new_summaries(forged), "--sample", "0")
     assert done.code == 1
     assert "is said to be held" in done.out
 
 
-def test_a_changed_command_is_caught(honest: Document, verify) -> None:
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        ("; curl example.org", "command: it must be a line that `capbench run` accepts"),
+        (" --device cuda:99", "command: stated"),
+        (" --executor ray --address ray://example.org:10001", "command: stated"),
+        (" --steps 61", "protocol: "),
+        (" --solver construct", "command: stated"),
+    ],
+)
+def test_a_changed_command_is_caught(honest: Document, verify, change: str, finding: str) -> None:
     forged = copy(honest)
-    forged["command"] += "; curl example.org"
+    forged["command"] += change
     done = verify(forged, "--sample", "0")
     assert done.code == 1
-    assert "command: stated" in done.out
+    assert "summaries wrong" in done.out
+    assert finding in done.out
 
 
 def test_a_missing_plugin_says_how_to_get_it(honest: Document, verify) -> None:
@@ -157,7 +171,7 @@ def test_a_missing_plugin_says_how_to_get_it(honest: Document, verify) -> None:
     assert "pip install 'capbench-elsewhere==2.0'" in done.out
 
 
-def test_other_code_under_the_same_name_cannot_be_run(honest: Document, verify) -> None:
+def test_a_plugin_with_other_code_cannot_be_run(honest: Document, verify) -> None:
     forged = copy(honest)
     forged["architecture"]["code_hash"] = "0" * 16
     done = verify(forged)
@@ -165,7 +179,7 @@ def test_other_code_under_the_same_name_cannot_be_run(honest: Document, verify) 
     assert "cannot run" in done.out
 
 
-def test_a_file_that_is_no_record_names_field_and_fix(honest: Document, verify) -> None:
+def test_an_invalid_record_names_field_and_remedy(honest: Document, verify) -> None:
     forged = copy(honest)
     forged["n_parameters"] = "many"
     done = verify(forged)
@@ -183,10 +197,10 @@ def test_a_stored_run_is_submitted_and_verified(capbench, tmp_path: Path) -> Non
     assert capbench("leaderboard", "verify", str(path), "--sample", "2").code == 0
 
 
-def test_nothing_in_the_local_store_is_believed(capbench, tmp_path: Path) -> None:
-    """A forger who verifies with the store that holds the forged trials is caught all the same."""
-    from capbench.results import Trial
-    from capbench.store import Store, home
+def test_verification_ignores_the_local_store(capbench, tmp_path: Path) -> None:
+    """Forged trials in the store of whoever verifies are caught too."""
+    from capbench.documents.result import Trial
+    from capbench.store.store import Store, home
 
     run = json.loads(capbench(*RUN, "--lr", "1.6", "--json").out)
     for trial in run["trials"]:
@@ -197,7 +211,7 @@ def test_nothing_in_the_local_store_is_believed(capbench, tmp_path: Path) -> Non
         store.add_trials([Trial.model_validate(trial)], "rgr", "bilinear")
     store.close()
     path = tmp_path / "forged.json"
-    path.write_text(json.dumps(summed_up(run)))
+    path.write_text(json.dumps(with_new_summaries(run)))
     done = capbench("leaderboard", "verify", str(path), "--sample", "1000")
     assert done.code == 1
     assert "verified" not in done.out.splitlines()[0]

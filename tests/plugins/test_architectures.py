@@ -1,4 +1,4 @@
-"""Every architecture: what it builds, how many weights it has, what it refuses."""
+"""Every architecture: its outputs, its number of weights, and what it refuses."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_every_weight_gets_a_finite_gradient(architecture, signature):
 
 
 @pytest.mark.parametrize(("architecture", "signature"), BUILT, ids=label)
-def test_models_stacked_by_vmap_answer_as_one_by_one(architecture, signature):
+def test_models_stacked_by_vmap_give_the_outputs_of_each_alone(architecture, signature):
     modules = [built(architecture, signature, seed).double() for seed in range(3)]
     inputs = inputs_of(signature, 8, torch.float64)
     params, buffers = stack_module_state(modules)
@@ -122,7 +122,7 @@ def test_models_stacked_by_vmap_answer_as_one_by_one(architecture, signature):
 
 
 @pytest.mark.parametrize(("architecture", "signature"), BUILT, ids=label)
-def test_nothing_is_left_on_the_cpu(architecture, signature):
+def test_all_tensors_move_to_the_device(architecture, signature):
     module = architecture.build(signature).to("meta")
     assert module(*(tensor.to("meta") for tensor in inputs_of(signature))).is_meta
     if hasattr(module, "forward_grid"):
@@ -131,7 +131,7 @@ def test_nothing_is_left_on_the_cpu(architecture, signature):
 
 @pytest.mark.parametrize("architecture", LOOKUPS, ids=label)
 @pytest.mark.parametrize("signature", [PAIRS, RANGED, Lookup(1, 2, 3), Lookup(30, 2, 17)], ids=label)
-def test_the_grid_path_gives_what_every_pair_gives_alone(architecture, signature):
+def test_the_grid_path_gives_the_same_outputs_as_each_pair_alone(architecture, signature):
     module = built(architecture, signature)
     at_once = module.forward_grid()
     assert at_once.shape == (signature.n_combinations, signature.n_classes)
@@ -172,7 +172,7 @@ class Grid(torch.nn.Module):
 
 
 @pytest.mark.parametrize("n_heads", [1, 4, 5, 20])
-def test_pairs_attend_as_any_context_of_two_does(n_heads):
+def test_attend_pairs_equals_attend_over_a_context_of_two(n_heads):
     generator = torch.Generator().manual_seed(n_heads)
     first, last = torch.randn(2, 30, 4, generator=generator, dtype=torch.double)
     shapes = [(n_heads, 4, 3), (n_heads, 4, 3), (n_heads, 4, 2), (n_heads, 2, 6)]
@@ -183,7 +183,7 @@ def test_pairs_attend_as_any_context_of_two_does(n_heads):
 
 
 @pytest.mark.parametrize(("architecture", "signature"), [*((a, LONG) for a in LOOKUPS[:-1]), (DEEP, PAIRS)], ids=label)
-def test_no_grid_path_is_offered_where_there_is_none(architecture, signature):
+def test_sequences_longer_than_two_and_deep_models_have_no_grid_path(architecture, signature):
     assert not hasattr(architecture.build(signature), "forward_grid")
 
 
@@ -196,7 +196,7 @@ def test_one_head_over_two_tokens_is_the_equation_of_the_paper():
     torch.testing.assert_close(module(torch.tensor([[1, 3]]))[0], expected)
 
 
-def test_later_tokens_cannot_change_what_earlier_layers_saw():
+def test_layers_are_causal():
     layer = built(DEEP, LONG).earlier[0]
     x = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(1))
     changed = torch.cat([x[:, :3], x[:, 3:] + 1], dim=1)
@@ -204,7 +204,7 @@ def test_later_tokens_cannot_change_what_earlier_layers_saw():
     assert (layer(x)[:, 3] - layer(changed)[:, 3]).abs().min() > 1e-3
 
 
-def test_a_shared_context_answers_as_copies_of_it_would():
+def test_a_shared_context_gives_the_same_outputs_as_copies_of_it():
     g = torch.Generator().manual_seed(0)
     maps = [torch.randn(2, 5, 3, generator=g), torch.randn(2, 5, 3, generator=g)]
     maps += [torch.randn(2, 5, 4, generator=g), torch.randn(2, 4, 6, generator=g)]
@@ -214,12 +214,12 @@ def test_a_shared_context_answers_as_copies_of_it_would():
 
 
 @pytest.mark.parametrize("architecture", [a for a in RECALLS if a.name != "mlp"], ids=label)
-def test_attention_does_not_mind_the_order_of_the_context(architecture):
+def test_attention_does_not_depend_on_the_order_of_the_context(architecture):
     module, (contexts, queries) = built(architecture, OWN), inputs_of(OWN)
     torch.testing.assert_close(module(contexts.flip(1), queries), module(contexts, queries), rtol=1e-4, atol=1e-5)
 
 
-def test_attention_only_counts_the_weights_of_theorem_1():
+def test_attention_only_has_the_number_of_weights_of_theorem_1():
     N, S, d, d_h, H = 50, 2, 10, 7, 11
     aot = Aot(d_model=d, n_heads=H, d_qk=d_h, d_vo=d_h)
     assert count(aot, Lookup(N, S, N)) == d * (S + 2 * N + 4 * d_h * H)
@@ -227,7 +227,7 @@ def test_attention_only_counts_the_weights_of_theorem_1():
 
 
 def test_the_authors_count_leaves_out_one_position_vector():
-    """4d²H + d(2N+1), in the authors' code, counts one vector of positions; two tokens have two."""
+    """4d²H + d(2N+1) in the authors' code counts one position vector; two tokens have two."""
     N, d, H = 50, 10, 11
     same_widths = {"d_model": d, "n_heads": H, "d_qk": d, "d_vo": d}
     authors = 4 * d * d * H + d * (2 * N + 1)
@@ -235,7 +235,7 @@ def test_the_authors_count_leaves_out_one_position_vector():
     assert count(Aot(**same_widths, positions=False), Lookup(N, 2, N)) == authors - d
 
 
-def test_a_transformer_of_the_authors_width_matches_attention_but_for_the_biases():
+def test_a_transformer_of_the_authors_width_has_the_weights_of_attention_plus_biases():
     N, d, H = 70, 10, 11
     one_width = {"d_model": d, "d_qk": d, "d_vo": d}
     d_mlp = 2 * d * (H - 1)
@@ -243,32 +243,32 @@ def test_a_transformer_of_the_authors_width_matches_attention_but_for_the_biases
     assert count(Transformer(**one_width, n_heads=1, d_mlp=d_mlp), Lookup(N, 2, N)) == attention + d_mlp + d
 
 
-def test_multi_head_attention_counts_h_d_times_both_widths():
+def test_multi_head_attention_has_the_number_of_weights_of_its_formula():
     d, C, H, d_qk, d_vo = 64, 100, 4, 32, 3
     mha = Mha(n_heads=H, d_qk=d_qk, d_vo=d_vo)
     assert count(mha, Recall(32, d, C)) == H * (2 * d * d_qk + d * d_vo + d_vo * C)
     assert count(mha, Relation(64, d)) == 2 * H * d * d_qk + 2
 
 
-def test_the_split_over_heads_does_not_change_the_count():
+def test_the_split_over_heads_does_not_change_the_number_of_weights():
     for signature in (PAIRS, OWN, ITEMS):
         assert len({count(HeadSplit(n_heads=h), signature) for h in (1, 2, 4, 8, 16, 32)}) == 1
 
 
-def test_the_diagonal_keeps_the_count_of_one_head():
+def test_along_the_diagonal_one_head_keeps_its_number_of_weights():
     shapes = [HeadSplit(d_model=6, n_heads=1, d_vo_total=v, diagonal=True) for v in range(1, 7)]
     assert [s.heads(PAIRS).d_qk for s in shapes] == [6, 5, 4, 3, 2, 1]
     assert len({count(s, PAIRS) for s in shapes}) == 1
 
 
-def test_grouped_queries_with_a_group_each_are_the_attention_only_transformer():
+def test_grouped_queries_with_one_group_per_head_are_the_attention_only_transformer():
     full, one = Gqa(**SMALL, n_kv_heads=2), Aot(**SMALL)
     torch.testing.assert_close(built(full, PAIRS)(PAIRS.grid()), built(one, PAIRS)(PAIRS.grid()))
     saved = 6 * (3 + 4)  # one head's W_K and W_V
     assert count(one, PAIRS) - count(Gqa(**SMALL, n_kv_heads=1), PAIRS) == saved
 
 
-def test_the_constructive_solver_finds_the_names_it_writes():
+def test_modules_have_the_parameter_names_that_the_constructive_solver_writes():
     recall = {name: tuple(p.shape) for name, p in Mha(**SMALL).build(OWN).named_parameters()}
     assert recall == {"W_Q": (2, 5, 3), "W_K": (2, 5, 3), "W_V": (2, 5, 4), "W_O": (2, 4, 4)}
     tokens = {name: tuple(p.shape) for name, p in Aot(**SMALL).build(PAIRS).named_parameters()}
@@ -298,12 +298,12 @@ def test_the_constructive_solver_finds_the_names_it_writes():
     ],
     ids=label,
 )
-def test_theorems_see_the_heads_that_are_there(architecture, signature, expected):
+def test_heads_are_described_as_the_theorems_count_them(architecture, signature, expected):
     assert architecture.heads(signature) == expected
 
 
 @pytest.mark.parametrize(("architecture", "signature"), BUILT, ids=label)
-def test_every_free_width_changes_the_count(architecture, signature):
+def test_every_free_width_changes_the_number_of_weights(architecture, signature):
     for field in architecture.widths(signature):
         wider = architecture.model_copy(update={field: 2 * getattr(architecture, field)})
         assert count(wider, signature) > count(architecture, signature), field
@@ -317,14 +317,14 @@ def test_every_free_width_changes_the_count(architecture, signature):
         (HeadSplit(n_heads=3), PAIRS, "n_heads must divide d_vo_total, got 32 over 3 heads; .* is 33"),
         (HeadSplit(n_heads=3), ITEMS, "n_heads must divide d_qk_total, got 32 over 3 heads; .* is 33"),
         (HeadSplit(diagonal=True), ITEMS, "a relation has no values"),
-        (HeadSplit(diagonal=True, n_heads=1, d_model=6), PAIRS, "from 1 to d = 6, got 32 a head"),
-        (LinearAttention(), ITEMS, "without softmax"),
+        (HeadSplit(diagonal=True, n_heads=1, d_model=6), PAIRS, "from 1 to d = 6, got 32 per head"),
+        (LinearAttention(), ITEMS, "no softmax to replace"),
         (Bilinear(), OWN, "joins two vectors"),
         (Bilinear(), LONG, "joins two tokens, got sequences of 4"),
     ],
     ids=label,
 )
-def test_what_does_not_fit_is_refused_in_one_line(architecture, signature, reason):
+def test_unsupported_signatures_are_refused_in_one_line(architecture, signature, reason):
     with pytest.raises(UnsupportedSignature, match=reason) as refusal:
         architecture.build(signature)
     assert "\n" not in str(refusal.value)
@@ -351,7 +351,7 @@ def test_bad_widths_are_refused_before_anything_is_built(make, reason):
 
 @pytest.mark.slow
 def test_one_head_plateaus_where_four_recover_the_permutation():
-    """D_K = 32 on 64 items in 16 dimensions: one head stays near F1 .5, four heads find nearly every edge."""
+    """D_K = 32 on 64 items in 16 dimensions: one head stays near F1 0.5, four heads find nearly every edge."""
     best = {h: max(f1_of(HeadSplit(n_heads=h, d_qk_total=32), rate) for rate in (0.1, 0.2)) for h in (1, 4)}
     assert best[1] < 0.7
     assert best[4] >= 0.99

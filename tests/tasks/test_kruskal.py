@@ -1,4 +1,4 @@
-"""Independence of subsets and contexts."""
+"""Linear independence of vectors and of random subsets of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(0, 1000))
-def test_subsets_are_distinct_numbers_in_range(n: int, k: int, seed: int):
+def test_subsets_are_distinct_indices_in_range(n: int, k: int, seed: int):
     k = min(n, k)
     subsets = random_subsets(n, k, 20, seeded(seed))
     assert subsets.shape == (20, k)
@@ -39,7 +39,7 @@ def test_full_rank_agrees_with_the_singular_values_at_any_scale(dtype: torch.dty
     random[::2, 3] = random[::2, :3].mean(dim=1)  # every other one dependent
     expected = torch.linalg.matrix_rank(random) == 4
     assert expected.tolist() == [False, True] * 20
-    if dtype is torch.float32:  # the mean of three rounded rows, rounded, is off by 1e-7: still within CLEAR
+    if dtype is torch.float32:  # rounding moves the mean of three rows by 1e-7, which is within CLEAR
         random = random.float()
     assert has_full_rank(random * scale).tolist() == expected.tolist()
 
@@ -77,7 +77,7 @@ def test_kruskal_share_of_one_repeated_vector_is_that_of_the_pairs_without_it():
     assert kruskal_share(vectors, 2, n_subsets, seeded()) == pytest.approx(5 / 6, abs=0.03)
 
 
-def test_fewer_vectors_than_asked_are_tested_together():
+def test_fewer_vectors_than_k_are_tested_together():
     vectors = torch.eye(5)[:3]
     assert kruskal_share(vectors, 4, 10, seeded()) == 1.0
     assert kruskal_share(torch.cat([vectors[:2], vectors[:1]]), 4, 10, seeded()) == 0.0

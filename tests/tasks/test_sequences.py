@@ -1,10 +1,9 @@
-"""Labelled sequences: data, scores, assumptions and bounds."""
+"""Labelled sequences: data, metrics and the assumptions of the theorem."""
 
 from __future__ import annotations
 
 import math
 import time
-from typing import ClassVar
 
 import pytest
 import torch
@@ -13,21 +12,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
-from capbench import (
-    FACTS,
-    Architecture,
-    Heads,
-    Kind,
-    LoadOutOfRange,
-    NotApplicable,
-    Pedigree,
-    Problem,
-    Recall,
-    Relation,
-    Signature,
-    Task,
-)
-from capbench_tasks.sequences import Examples, Sequences, SharedContextRank, capbench_bounds, capbench_tasks
+from capbench import LoadOutOfRange, Problem, Recall
+from capbench_tasks.sequences import Sequences, capbench_tasks
 
 SMALL = {"n_context": 3, "d_input": 5, "n_classes": 4, "n_examples": 40}
 KINDS = [
@@ -36,61 +22,12 @@ KINDS = [
 ]
 
 
-class Attention(Architecture):
-    """Only its heads are looked at."""
-
-    name: ClassVar[str] = "attention"
-
-    n_heads: int = 4
-    d_qk: int = 32
-    d_vo: int = 128
-    d_model: int = 0
-    n_layers: int = 1
-    has_skip: bool = False
-
-    def build(self, signature: Signature) -> nn.Module:
-        return nn.Identity()
-
-    def heads(self, signature: Signature) -> Heads | None:
-        assert isinstance(signature, Recall)
-        d = self.d_model or signature.d_input
-        return Heads(self.n_heads, d, self.d_qk, self.d_vo, n_layers=self.n_layers, has_skip=self.has_skip)
-
-
-class NoHeads(Architecture):
-    name: ClassVar[str] = "no_heads"
-
-    def build(self, signature: Signature) -> nn.Module:
-        return nn.Identity()
-
-
-class OtherTask(Task):
-    """Not labelled sequences."""
-
-    name: ClassVar[str] = "other"
-    criterion: ClassVar = Sequences.criterion
-    max_load: ClassVar[int] = 1
-
-    @property
-    def signature(self) -> Relation:
-        return Relation(2, 2)
-
-    def problem(self, load, slots, generator):
-        raise NotImplementedError
-
-    def loss(self, outputs, problem):
-        raise NotImplementedError
-
-    def metrics(self, outputs, problem):
-        raise NotImplementedError
-
-
 def draw(task: Sequences, load: int, slots: int | None = None, seed: int = 0) -> Problem:
     return task.problem(load, slots or load, torch.Generator().manual_seed(seed))
 
 
 def right_outputs(task: Sequences, problem: Problem) -> torch.Tensor:
-    """What a model that knows everything answers."""
+    """The outputs of a perfect model."""
     if task.is_regression:
         return problem.targets[:, None]
     return 50.0 * nn.functional.one_hot(problem.targets, task.n_classes).float()
@@ -143,7 +80,7 @@ def test_seeds_give_different_facts():
     assert not torch.equal(draw(task, 8, seed=0).inputs[1], draw(task, 8, seed=1).inputs[1])
 
 
-def test_uniform_inputs_fill_the_unit_interval_and_centred_ones_have_no_mean():
+def test_uniform_inputs_fill_the_unit_interval_and_centred_ones_have_zero_mean():
     uniform = draw(Sequences(inputs="uniform"), 2000).inputs
     centred = draw(Sequences(inputs="centred"), 2000).inputs
     for tensor in uniform:
@@ -163,7 +100,7 @@ def test_labels_use_all_classes_and_regression_targets_the_unit_interval():
     assert values.dtype == torch.float32
 
 
-def test_signature_says_what_the_problem_is():
+def test_the_signature_has_the_sizes_of_the_task():
     task = Sequences(n_context=3, d_input=7, n_classes=5, shared_context=True)
     assert task.signature == Recall(3, 7, 5, shared_context=True)
 
@@ -181,7 +118,7 @@ def test_a_hundred_thousand_examples_take_well_under_a_second():
 def test_scores_of_four_classes_by_hand():
     task = Sequences(n_classes=4)
     problem = draw(task, 4)._replace(targets=torch.tensor([0, 1, 2, 3]))
-    # Half of the probability on the right class, 1/6 on each other; the last example is told the wrong class.
+    # Half of the probability on the right class, 1/6 on each other; the last example gets the wrong class.
     probability = torch.full((4, 4), 1 / 6)
     probability[[0, 1, 2, 3], [0, 1, 2, 0]] = 0.5
     nats = (3 * math.log(2) + math.log(6)) / 4
@@ -202,7 +139,7 @@ def test_scores_of_a_regression_by_hand():
     assert found["mse"] == pytest.approx((0.01 + 0.16) / 4, rel=1e-5)
     assert float(task.loss(outputs, problem)) == pytest.approx(found["mse"])
     assert found["accuracy"] == 0.75
-    # A cell of width 1/4 is worth 2 bits; which one of four is wrong costs four times the entropy of 1/4.
+    # An interval of width 1/4 gives 2 bits; saying which of the four is wrong costs four times the entropy of 1/4.
     entropy = 0.25 * 2 + 0.75 * math.log2(4 / 3)
     assert found["bits"] == pytest.approx(3 * 2 - 4 * entropy, rel=1e-5)
     assert task.facts_held(found, 4) == pytest.approx(4 * (0.75 - 0.25) / 0.75)
@@ -217,7 +154,7 @@ def test_perfect_recall_is_worth_the_whole_label():
         assert task.facts_held(found, 100) == pytest.approx(100)
 
 
-def test_knowing_nothing_holds_nothing():
+def test_a_model_that_knows_nothing_stores_nothing():
     classes = Sequences(n_classes=10)
     found = scores(classes, torch.zeros(4000, 10), draw(classes, 4000))
     assert found["bits"] == pytest.approx(0, abs=0.01)
@@ -228,7 +165,7 @@ def test_knowing_nothing_holds_nothing():
     assert values.facts_held(found, 4000) == pytest.approx(0, abs=80)
 
 
-def test_confident_nonsense_has_no_negative_bits_or_facts():
+def test_confident_wrong_answers_have_no_negative_bits_or_facts():
     task = Sequences(n_classes=3)
     problem = draw(task, 50)
     wrong = 40.0 * nn.functional.one_hot((problem.targets + 1) % 3, 3).float()
@@ -286,7 +223,7 @@ def test_the_papers_sizes_meet_both_assumptions():
     assert task.examine(draw(task, 200)) == {"query_kruskal_share": 1.0, "context_rank_share": 1.0}
 
 
-def test_degenerate_data_are_found_out_and_padding_is_not_counted():
+def test_degenerate_data_are_detected_and_padding_is_not_counted():
     task = Sequences(**SMALL, n_subsets=500)
     problem = draw(task, 20, 40)
     contexts, queries = (tensor.clone() for tensor in problem.inputs)
@@ -302,79 +239,14 @@ def test_degenerate_data_are_found_out_and_padding_is_not_counted():
     }
 
 
-def test_a_degenerate_shared_context_is_found_out():
+def test_a_degenerate_shared_context_is_detected():
     task = Sequences(**SMALL, shared_context=True, n_subsets=10)
     problem = draw(task, 20)
     flat = problem._replace(inputs=(torch.ones_like(problem.inputs[0]), problem.inputs[1]))
     assert task.examine(flat)["context_rank_share"] == 0.0
 
 
-# Bounds
-
-
-@pytest.mark.parametrize(
-    ("n_heads", "n_context", "d_qk", "examples"),
-    [(4, 32, 32, 125), (20, 32, 64, 621), (4, 32, 8, 29), (1, 8, 8, 8), (5, 1, 8, 1), (3, 8, 1, 1)],
-)
-def test_guaranteed_examples_by_hand(n_heads: int, n_context: int, d_qk: int, examples: int):
-    task = Sequences(n_context=n_context, d_input=64, n_classes=100)
-    found = Examples().evaluate(task, Attention(n_heads=n_heads, d_qk=d_qk), None)
-    assert (found.value, found.quantity, found.note) == (examples, FACTS, "")
-
-
-def test_narrow_values_are_noted_where_targets_are_vectors():
-    attention = Attention(d_vo=1)
-    task = Sequences(n_context=4, d_input=8, n_classes=100)
-    with pytest.raises(NotApplicable, match=r"not 100 .derived.; set arch.d_vo=2"):
-        Examples().evaluate(task, attention, None)
-    assert "d_vo = 2 is enough [derived]" in Examples().evaluate(task, Attention(d_vo=2), None).note
-    scalar = task.model_copy(update={"n_classes": 1})
-    assert Examples().evaluate(scalar, attention, None).note == ""
-
-
-def test_rank_on_a_shared_context_by_hand_is_never_a_number_of_facts():
-    task = Sequences(n_context=8, d_input=16, shared_context=True)
-    found = SharedContextRank().evaluate(task, Attention(n_heads=4, d_qk=2), None)
-    assert (found.value, found.quantity) == (4 * 7 + 1, "rank")
-
-
-def test_stacked_head_outputs_on_a_shared_context_reach_that_rank_and_no_more():
-    n, d, n_heads, n_examples = 4, 12, 3, 40
-    task = Sequences(n_context=n, d_input=d, shared_context=True, inputs="centred")
-    contexts, queries = (x.double() for x in draw(task, n_examples).inputs)
-    W = torch.randn(n_heads, d, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    attention = torch.softmax(queries @ W @ contexts[0].T / d, dim=-1)  # (heads, examples, n)
-    Z = (attention @ contexts[0]).transpose(0, 1).flatten(1)  # (examples, heads * d)
-    bound = SharedContextRank().evaluate(task, Attention(n_heads=n_heads), None).value
-    assert torch.linalg.matrix_rank(Z) == bound == n_heads * (n - 1) + 1
-
-
-@pytest.mark.parametrize(
-    ("bound", "task", "architecture", "reason"),
-    [
-        (Examples, OtherTask(), Attention(), "labelled sequences"),
-        (Examples, Sequences(), NoHeads(), "no_heads does not have the heads"),
-        (Examples, Sequences(), Attention(n_layers=2), "one attention layer; attention has 2"),
-        (Examples, Sequences(), Attention(has_skip=True), "no skip"),
-        (Examples, Sequences(), Attention(d_model=4), "n < d.*4 vectors of width 4"),
-        (SharedContextRank, Sequences(), Attention(), "context of its own.*shared_context=true"),
-        (SharedContextRank, OtherTask(), Attention(), "labelled sequences"),
-    ],
-)
-def test_bounds_say_why_they_do_not_apply(bound, task, architecture, reason: str):
-    with pytest.raises(NotApplicable, match=reason):
-        bound().evaluate(task, architecture, None)
-
-
-def test_bounds_carry_their_pedigree():
-    for bound in capbench_bounds():
-        assert bound.pedigree is Pedigree.PAPER
-        assert "2306.02010" in bound.citation
-    assert (Examples.name, Examples.kind) == ("mahdavi2024.examples", Kind.LOWER)
-    assert (SharedContextRank.name, SharedContextRank.kind) == ("mahdavi2024.shared_context_rank", Kind.UPPER)
-
-
-# The border
+# Validation
 
 
 @pytest.mark.parametrize(
@@ -397,7 +269,7 @@ def test_bad_fields_are_refused_with_the_reason(fields: dict[str, object], reaso
 
 @pytest.mark.parametrize("load", [0, -1, 41])
 def test_loads_out_of_range_are_refused_with_the_remedy(load: int):
-    with pytest.raises(LoadOutOfRange, match=f"1 to 40 examples, got {load}; set n_examples"):
+    with pytest.raises(LoadOutOfRange, match=f"1 to 40 examples, got {load}; raise n_examples"):
         draw(Sequences(**SMALL), load, 64)
 
 

@@ -1,3 +1,5 @@
+"""Triples: the databases, their metrics, and the ranks of both."""
+
 from __future__ import annotations
 
 import math
@@ -8,26 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from capbench import Architecture, Heads, Kind, LoadOutOfRange, NotApplicable, Pedigree, Problem
-from capbench_plugins.mha import Mha
-from capbench_tasks.rgr import Rgr
+from capbench import LoadOutOfRange, Problem
 from capbench_tasks.tensor_rank import cp_rank_estimate, database_tensor
-from capbench_tasks.triples import DatabaseRank, LayerRank, Triples
+from capbench_tasks.triples import Triples
 
 STRUCTURES = ["random", "block", "diagonal", "low_rank"]
-
-
-class Described(Architecture):
-    """Says what its heads are and builds nothing."""
-
-    name = "described"
-    heads_are: Heads | None = None
-
-    def build(self, signature):
-        raise NotImplementedError
-
-    def heads(self, signature):
-        return self.heads_are
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -44,7 +31,7 @@ def small(structure: str) -> Triples:
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_every_load_gives_that_many_distinct_valid_triples_in_every_kind_of_slots(structure):
+def test_every_load_gives_that_many_distinct_valid_triples_on_the_grid_and_in_a_list(structure):
     task = small(structure)
     grid = task.signature.grid()
     for load in range(1, task.max_load + 1):
@@ -64,14 +51,14 @@ def test_every_load_gives_that_many_distinct_valid_triples_in_every_kind_of_slot
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(STRUCTURES[1:]), st.integers(2, 4), st.integers(0, 10**6), st.data())
-def test_structured_databases_have_the_rank_that_they_promise(structure, rank, seed, data):
+def test_structured_databases_have_their_known_rank(structure, rank, seed, data):
     task = Triples(n_keys=6, n_queries=7, n_values=5, structure=structure, rank=rank)
     load = data.draw(st.integers(1, task.max_load))
     found = task.examine(task.problem(load, task.max_load, seeded(seed)))
     assert found["database_rank_lower"] == found["database_rank_upper"] == task.known_rank(load)
 
 
-def test_the_same_size_comes_in_different_ranks():
+def test_databases_of_the_same_size_can_have_different_ranks():
     ranks = {r: Triples(structure="low_rank", rank=r).examine(problem_of(r, 200)) for r in (2, 5, 20)}
     assert {r: found["database_rank_upper"] for r, found in ranks.items()} == {2: 2.0, 5: 5.0, 20: 20.0}
     ragged = Triples(structure="block", rank=4)  # blocks of 5 keys and 5 queries
@@ -82,7 +69,7 @@ def problem_of(rank: int, load: int) -> Problem:
     return Triples(structure="low_rank", rank=rank).problem(load, load, seeded())
 
 
-def test_the_estimate_agrees_with_the_promised_rank():
+def test_the_estimate_agrees_with_the_known_rank():
     task = small("block")
     problem = task.problem(11, 11, seeded())  # rows of two in three blocks: five full and one ragged
     assert task.known_rank(11) == 4
@@ -91,13 +78,13 @@ def test_the_estimate_agrees_with_the_promised_rank():
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 400), st.integers(0, 10**6))
-def test_rank_bounds_of_random_databases_bracket(load, seed):
+def test_rank_bounds_of_random_databases_are_in_order(load, seed):
     task = Triples()
     found = task.examine(task.problem(load, 400, seeded(seed)))
     assert 1 <= found["database_rank_lower"] <= found["database_rank_upper"] <= load
 
 
-def test_a_database_too_large_to_write_out_is_still_examined():
+def test_a_database_too_large_for_a_dense_tensor_is_still_examined():
     task = Triples(n_keys=100, n_queries=100, n_values=100, structure="diagonal")
     assert task.examine(task.problem(100, 100, seeded())) == {"database_rank_upper": 100.0, "database_rank_lower": 1.0}
 
@@ -112,13 +99,13 @@ def test_values_are_uniform_and_pairs_spread_over_the_grid():
     assert len({k for k, _, _ in few}) == len({q for _, q, _ in few}) == 20
 
 
-def test_other_generators_give_other_facts():
+def test_different_generators_give_different_facts():
     task = Triples()
     assert facts(task, task.problem(50, 64, seeded(1))) != facts(task, task.problem(50, 64, seeded(2)))
 
 
 @pytest.mark.parametrize("structure", ["random", "block", "low_rank"])
-def test_a_hundred_thousand_facts(structure):
+def test_a_hundred_thousand_facts_are_distinct(structure):
     task = Triples(n_keys=800, n_queries=800, n_values=300, structure=structure, rank=5)
     problem = task.problem(100_000, 131_072, seeded())
     assert int(problem.mask.sum()) == 100_000
@@ -158,7 +145,7 @@ def test_bad_sizes_are_refused(fields):
         Triples(**fields)
 
 
-def test_the_refusal_of_a_rank_says_rule_and_remedy():
+def test_a_refused_rank_is_explained_with_rule_and_remedy():
     with pytest.raises(ValidationError, match=r"needs 2 <= rank <= min\(n_keys, n_values\).*got 30; change rank"):
         Triples(structure="low_rank", rank=30)
 
@@ -168,7 +155,7 @@ def test_the_criterion_follows_the_score():
     assert str(Triples(score="tau_accuracy").criterion) == "tau_accuracy ≥ 0.99"
 
 
-def test_metrics_worked_by_hand():
+def test_metrics_match_numbers_worked_by_hand():
     task = Triples(n_keys=2, n_queries=2, n_values=4, tau=0.6)
     targets, mask = torch.tensor([0, 1, 2, 3]), torch.tensor([1.0, 1.0, 1.0, 0.0])
     odds = torch.tensor([[7.0, 1, 1, 1], [2, 3, 2, 1], [5, 1, 1, 1], [1, 1, 1, 5]], dtype=torch.float64)
@@ -189,17 +176,17 @@ def test_bits_sum_gains_and_losses_and_stop_at_zero():
     assert task.metrics(-sure, problem)["bits"].item() == 0.0
 
 
-def test_masked_slots_do_not_matter():
+def test_masked_slots_do_not_count():
     task = small("random")
     problem = task.problem(10, 16, seeded())
     outputs = torch.randn(16, 5, generator=seeded())
-    spoilt = torch.where(problem.mask[:, None] > 0, outputs, 9.0 * outputs.flip(1))
-    assert torch.equal(task.loss(outputs, problem), task.loss(spoilt, problem))
+    changed = torch.where(problem.mask[:, None] > 0, outputs, 9.0 * outputs.flip(1))
+    assert torch.equal(task.loss(outputs, problem), task.loss(changed, problem))
     for name, value in task.metrics(outputs, problem).items():
-        assert torch.equal(value, task.metrics(spoilt, problem)[name])
+        assert torch.equal(value, task.metrics(changed, problem)[name])
 
 
-def test_a_fact_drawn_three_times_into_a_batch_weighs_three_times_in_the_loss():
+def test_a_fact_drawn_three_times_into_a_batch_counts_three_times_in_the_loss():
     task = Triples(n_keys=1, n_queries=2, n_values=2)
     odds = torch.tensor([[3.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
     batch = Problem((task.signature.grid(),), torch.tensor([0, 0]), torch.tensor([3.0, 1.0]))
@@ -242,10 +229,10 @@ def test_facts_held_corrects_for_guessing_among_uniform_values():
     assert Triples().facts_held({}, 20) is None
 
 
-def test_analysis_of_a_layer_with_circular_logits_sees_rank_two_blow_up_under_argmax():
+def test_argmax_raises_the_rank_of_circular_logits_from_two_to_twelve():
     task = Triples(n_keys=12, n_queries=1, n_values=12, structure="random")
     angle = torch.arange(12) * (2 * math.pi / 12)
-    L = 3 * torch.cos(angle[:, None] - angle)  # (pairs, values): not confident anywhere
+    L = 3 * torch.cos(angle[:, None] - angle)  # (pairs, values): no value is likely
     found = task.analyse(L, task.problem(12, 12, seeded()))
     assert found["layer_rank_by_key"] == found["layer_rank_by_value"] == found["layer_cp_rank_estimate"] == 2
     assert found["layer_rank_by_query"] == 1
@@ -254,51 +241,3 @@ def test_analysis_of_a_layer_with_circular_logits_sees_rank_two_blow_up_under_ar
     assert found["tau_0.95_rank_lower"] == found["tau_0.95_rank_upper"] == 0
     sharp = task.analyse(200 * L, task.problem(12, 12, seeded()))
     assert [sharp[f"tau_{tau}_rank_lower"] for tau in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)] == [12] * 7
-
-
-def evaluated(heads: Heads | None, task: Triples, load: int | None = None) -> float:
-    found = LayerRank().evaluate(task, Described(heads_are=heads), load)
-    assert found.quantity == "layer_rank_lower"
-    return found.value
-
-
-def test_layer_rank_worked_by_hand():
-    task = Triples(n_keys=20, n_queries=10, n_values=15)
-    # min(6,10,15) + 1*1*10 = 16 against 6*10 = 60
-    assert evaluated(Heads(1, 6, 6, 1, has_skip=True), task) == 16
-    # min(6,10,15) + 2*6*10 = 126 against 60
-    assert evaluated(Heads(2, 6, 1, 6, has_skip=True), task) == 60
-    # a layer without skip has no E: 1*2*10
-    assert evaluated(Heads(1, 6, 6, 2), task) == 20
-    # query/key width does not enter
-    assert evaluated(Heads(1, 6, 1, 1, has_skip=True), task) == evaluated(Heads(1, 6, 99, 1, has_skip=True), task)
-
-
-def test_database_rank_worked_by_hand():
-    task = Triples(n_keys=20, n_queries=10, n_values=4)
-    values = [DatabaseRank().evaluate(task, Described(), load).value for load in (1, 39, 40, 200)]
-    assert values == [1, 39, 40, 40]  # |Q||V| = 40
-    low = DatabaseRank().evaluate(Triples(structure="low_rank"), Described(), 100)
-    assert (low.value, low.quantity) == (100, "database_rank_lower")
-    assert "rank 4 exactly [derived]" in low.note
-
-
-def test_bounds_say_why_they_do_not_apply():
-    with pytest.raises(NotApplicable, match="does not have the heads"):
-        evaluated(None, Triples())
-    with pytest.raises(NotApplicable, match="has 2"):
-        evaluated(Heads(1, 8, 8, 8, n_layers=2), Triples())
-    with pytest.raises(NotApplicable, match="--at LOAD"):
-        DatabaseRank().evaluate(Triples(), Described(), None)
-    with pytest.raises(NotApplicable, match="at most 20 triples"):
-        DatabaseRank().evaluate(Triples(structure="diagonal"), Described(), 21)
-    for bound in (LayerRank(), DatabaseRank()):
-        with pytest.raises(NotApplicable, match="speaks of triples"):
-            bound.evaluate(Rgr(), Mha(), 10)
-
-
-def test_the_derived_bound_is_not_attributed_to_the_paper():
-    assert (LayerRank.kind, LayerRank.pedigree) == (Kind.UPPER, Pedigree.DERIVED)
-    assert LayerRank.citation.startswith("derived for capbench")
-    assert (DatabaseRank.kind, DatabaseRank.pedigree) == (Kind.UPPER, Pedigree.PAPER)
-    assert "Proposition 2.1" in DatabaseRank.citation

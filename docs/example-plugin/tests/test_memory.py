@@ -1,4 +1,4 @@
-"""Both plugins keep capbench's contract, and the task asks what it says."""
+"""Both plugins keep capbench's contract, and the task asks what its docstring says."""
 
 import torch
 
@@ -15,7 +15,7 @@ class TestProfiles(Conformance):
     plugin = Profiles
 
 
-def test_people_share_names_but_not_both() -> None:
+def test_people_share_names_but_not_pairs_of_names() -> None:
     task = Profiles(n_names=4, n_people=16, n_attributes=3)
     tokens = task.problem(48, 48, torch.Generator().manual_seed(0)).inputs[0]
     assert len(tokens[:, 0].unique()) == 4
@@ -23,7 +23,7 @@ def test_people_share_names_but_not_both() -> None:
     assert len(tokens.unique(dim=0)) == 48
 
 
-def test_a_whole_grid_of_slots_stands_in_grid_order() -> None:
+def test_with_one_slot_per_row_of_the_grid_the_facts_are_in_grid_order() -> None:
     task = Profiles(n_names=4, n_people=5, n_attributes=3)
     few, all_ = (task.problem(7, slots, torch.Generator().manual_seed(0)) for slots in (8, 48))
     assert torch.equal(all_.inputs[0], task.signature.grid())

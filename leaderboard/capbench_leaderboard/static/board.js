@@ -1,4 +1,4 @@
-// Tables that sort, filter and turn pages; charts; search; the theme. Text goes in as text, never as markup.
+// Tables with sorting, filter and pages; charts; search; the theme. Values are set as text, never as markup.
 (function () {
   "use strict";
   var PAGE = 50;
@@ -27,14 +27,14 @@
     return made;
   }
 
-  // A row of the page, or of the data beside it: its cells, and its element once there is one.
-  function standing(line) {
+  // A row as {cells, line}: rows in the HTML have their element, others get it when they are first drawn.
+  function rowInPage(line) {
     return { line: line, cells: Array.from(line.cells, function (td) {
       return [td.textContent, td.dataset.s === undefined ? null : td.dataset.s];
     }) };
   }
 
-  function drawn(row, heads) {
+  function rowElement(row, heads) {
     if (row.line) return row.line;
     row.line = document.createElement("tr");
     row.cells.forEach(function (cell, column) {
@@ -46,18 +46,18 @@
     return row.line;
   }
 
-  function grid(box) {
+  function sortableTable(box) {
     var heads = box.querySelectorAll("th"), body = box.querySelector("tbody"), page = 0;
     var filter = box.querySelector(".filter"), count = box.querySelector(".count"), pager = box.querySelector(".pager");
-    var rows = Array.from(body.rows, standing);
+    var rows = Array.from(body.rows, rowInPage);
     if (document.getElementById(box.dataset.grid)) {
       rows = rows.concat(data(box.dataset.grid).map(function (cells) { return { cells: cells }; }));
     }
-    var order = rows.map(function (_, i) { return i; }), shown = order, words = null;
+    var order = rows.map(function (_, i) { return i; }), shown = order, searchTexts = null;
 
     function draw() {
       var here = shown.slice(page * PAGE, (page + 1) * PAGE);
-      body.replaceChildren.apply(body, here.map(function (i) { return drawn(rows[i], heads); }));
+      body.replaceChildren.apply(body, here.map(function (i) { return rowElement(rows[i], heads); }));
       var pages = Math.max(1, Math.ceil(shown.length / PAGE));
       pager.hidden = pages === 1;
       pager.querySelector("span").textContent = "page " + (page + 1) + " of " + pages;
@@ -66,10 +66,10 @@
       if (count) count.textContent = shown.length + (shown.length === rows.length ? " rows" : " of " + rows.length + " rows");
     }
 
-    function choose() {
+    function applyFilter() {
       var wanted = filter ? filter.value.toLowerCase().split(/\s+/).filter(Boolean) : [];
-      words = words || rows.map(function (row) { return row.cells.map(text).join(" ").toLowerCase(); });
-      shown = order.filter(function (i) { return wanted.every(function (w) { return words[i].indexOf(w) >= 0; }); });
+      searchTexts = searchTexts || rows.map(function (row) { return row.cells.map(text).join(" ").toLowerCase(); });
+      shown = order.filter(function (i) { return wanted.every(function (w) { return searchTexts[i].indexOf(w) >= 0; }); });
       page = 0;
       draw();
     }
@@ -83,19 +83,19 @@
         var difference = compare(values[a], values[b]);
         return (up ? difference : -difference) || a - b;
       });
-      choose();
+      applyFilter();
     }
 
     heads.forEach(function (head, column) {
       head.querySelector("button").addEventListener("click", function () { sort(column); });
     });
-    if (filter) filter.addEventListener("input", choose);
+    if (filter) filter.addEventListener("input", applyFilter);
     pager.querySelector(".back").addEventListener("click", function () { page -= 1; draw(); });
     pager.querySelector(".next").addEventListener("click", function () { page += 1; draw(); });
     if (rows.length > PAGE) draw();
   }
 
-  function trials(box) {
+  function trialsTable(box) {
     box.addEventListener("toggle", function () {
       if (!box.open || box.querySelector("table")) return;
       var scroll = element("div", undefined, box), table = element("table", undefined, scroll);
@@ -120,29 +120,29 @@
     var line = isDark() ? "#303640" : "#e4e7ec";
     var axis = { labelColor: soft, titleColor: soft, gridColor: line, domainColor: soft, tickColor: soft, titleFontWeight: 500 };
     var config = { background: null, view: { stroke: null }, font: "system-ui, sans-serif", axis: axis, legend: { labelColor: soft } };
-    var whole = Object.assign({}, spec, { datasets: data(box.dataset.source), height: Number(box.dataset.height), config: config });
-    // What has no data has no extent either.
-    whole.layer = whole.layer.filter(function (each) { return !each.data || whole.datasets[each.data.name].length; });
-    var many = Object.values(whole.datasets).some(function (rows) { return rows.length > 1500; });
-    // The interpreter does without eval, which the page's policy forbids.
-    window.vegaEmbed(box, whole, { actions: false, ast: true, renderer: many ? "canvas" : "svg", loader: { target: "_self" } })
+    var full = Object.assign({}, spec, { datasets: data(box.dataset.source), height: Number(box.dataset.height), config: config });
+    // A layer without data has no extent, which breaks the axes.
+    full.layer = full.layer.filter(function (each) { return !each.data || full.datasets[each.data.name].length; });
+    var many = Object.values(full.datasets).some(function (rows) { return rows.length > 1500; });
+    // The interpreter (ast) needs no eval, which the page's policy forbids.
+    window.vegaEmbed(box, full, { actions: false, ast: true, renderer: many ? "canvas" : "svg", loader: { target: "_self" } })
       .catch(function (error) { box.textContent = "The chart could not be drawn: " + error.message; });
   }
 
   function theme(button) {
-    function name() { button.textContent = isDark() ? "Light" : "Dark"; }
+    function setLabel() { button.textContent = isDark() ? "Light" : "Dark"; }
     button.addEventListener("click", function () {
       var next = isDark() ? "light" : "dark";
       document.documentElement.dataset.theme = next;
-      try { localStorage.setItem("capbench-theme", next); } catch (refused) { /* not remembered, then */ }
-      name();
+      try { localStorage.setItem("capbench-theme", next); } catch (refused) { /* storage refused: the choice is not kept */ }
+      setLabel();
       document.querySelectorAll("[data-drawn]").forEach(chart);
     });
-    name();
+    setLabel();
   }
 
   function search(input) {
-    var list = document.getElementById("found"), asked = false;
+    var list = document.getElementById("found"), isLoading = false;
 
     function show() {
       var wanted = input.value.toLowerCase().split(/\s+/).filter(Boolean), index = window.CAPBENCH_SEARCH || [];
@@ -160,8 +160,8 @@
     }
 
     input.addEventListener("focus", function () {
-      if (asked) return;
-      asked = true;
+      if (isLoading) return;
+      isLoading = true;
       var script = element("script", undefined, document.head);
       script.src = root + "assets/search.js";
       script.onload = show;
@@ -182,15 +182,15 @@
     });
   }
 
-  document.querySelectorAll("[data-grid]").forEach(grid);
-  document.querySelectorAll("[data-trials]").forEach(trials);
+  document.querySelectorAll("[data-grid]").forEach(sortableTable);
+  document.querySelectorAll("[data-trials]").forEach(trialsTable);
   function draw(box) {
     near.unobserve(box);
     box.dataset.drawn = "yes";
     chart(box);
   }
 
-  // A chart is drawn when it comes near: a page of many tasks opens at once all the same.
+  // A chart is drawn when it comes near the viewport, so that a page of many tasks opens fast.
   var near = new IntersectionObserver(function (found) {
     found.filter(function (each) { return each.isIntersecting; }).forEach(function (each) {
       draw(each.target);

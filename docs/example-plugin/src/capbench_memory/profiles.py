@@ -1,4 +1,4 @@
-"""Profiles: what is known of a person, asked by first name, last name and attribute."""
+"""Profiles: attributes of people, looked up by first name, last name and attribute."""
 
 from __future__ import annotations
 
@@ -23,47 +23,47 @@ class Profiles(Task):
     recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.01, 0.03, 0.1), steps=1000)
     presets: ClassVar = {"smoke": {"n_names": 8, "n_people": 32, "n_attributes": 4}}
 
-    n_names: int = Field(32, ge=1, le=1024, description="first names, and as many last names")
-    n_people: int = Field(256, ge=1, le=65536, description="people, each with a pair of names of their own")
-    n_attributes: int = Field(6, ge=1, le=1024, description="attributes that a person has")
-    n_values: int = Field(8, ge=2, le=65536, description="values that an attribute can take")
+    n_names: int = Field(32, ge=1, le=1024, description="number of first names, and of last names")
+    n_people: int = Field(256, ge=1, le=65536, description="number of people; no two have the same pair of names")
+    n_attributes: int = Field(6, ge=1, le=1024, description="number of attributes per person")
+    n_values: int = Field(8, ge=2, le=65536, description="number of values that an attribute can take")
 
     @model_validator(mode="after")
-    def _names_suffice(self) -> Profiles:
+    def _names_are_enough(self) -> Profiles:
         if self.n_people > self.n_names**2:
             raise ValueError(f"n_names² must reach n_people, got {self.n_names}² < {self.n_people}; raise n_names")
         return self
 
     @property
     def signature(self) -> Lookup:
-        """The sequence "first last attribute", each place with tokens of its own."""
+        """The sequence "first last attribute", with different tokens at each position."""
         last, attribute = self.n_names, 2 * self.n_names
         n_tokens = attribute + self.n_attributes
         return Lookup(n_tokens, 3, self.n_values, ((0, last), (last, attribute), (attribute, n_tokens)))
 
     @property
     def max_load(self) -> int:
-        """Everything about everybody."""
+        """All attributes of all people."""
         return self.n_people * self.n_attributes
 
     def problem(self, load: int, slots: int, generator: Generator) -> Problem:
-        """`load` attributes, person after person; in grid order where the slots hold the whole grid."""
+        """`load` attributes, person by person; in grid order where there is one slot per row of the grid."""
         if not 1 <= load <= min(self.max_load, slots):
             raise LoadOutOfRange(f"{self.n_people} people have 1 to {self.max_load} attributes, got {load}")
-        person = torch.randperm(self.n_names**2, generator=generator)[: self.n_people]  # a pair of names each
+        person = torch.randperm(self.n_names**2, generator=generator)[: self.n_people]  # one pair of names each
         values = torch.randint(self.n_values, (self.max_load,), generator=generator)[:load]
         fact = torch.arange(load)
-        place = person[fact // self.n_attributes] * self.n_attributes + fact % self.n_attributes  # in the grid
+        row = person[fact // self.n_attributes] * self.n_attributes + fact % self.n_attributes  # of the grid
         if slots < self.signature.n_combinations:
-            asked, place = torch.cat([place, place.new_zeros(slots - load)]), fact
+            rows, slot = torch.cat([row, row.new_zeros(slots - load)]), fact  # facts first, then padding
         else:
-            asked = torch.arange(slots)
-        targets = torch.zeros(slots, dtype=torch.int64).index_copy(0, place, values)
-        return Problem((self._tokens(asked),), targets, torch.zeros(slots).index_fill(0, place, 1.0))
+            rows, slot = torch.arange(slots), row
+        targets = torch.zeros(slots, dtype=torch.int64).index_copy(0, slot, values)
+        return Problem((self._tokens(rows),), targets, torch.zeros(slots).index_fill(0, slot, 1.0))
 
-    def _tokens(self, place: Tensor) -> Tensor:
-        """The sequences at these places of `Lookup.grid()`, (slots, 3)."""
-        first, rest = place // (self.n_names * self.n_attributes), place % (self.n_names * self.n_attributes)
+    def _tokens(self, rows: Tensor) -> Tensor:
+        """The sequences at these rows of `Lookup.grid()`, (slots, 3)."""
+        first, rest = rows // (self.n_names * self.n_attributes), rows % (self.n_names * self.n_attributes)
         last, attribute = rest // self.n_attributes, rest % self.n_attributes
         return torch.stack([first, self.n_names + last, 2 * self.n_names + attribute], dim=1)
 
@@ -72,24 +72,24 @@ class Profiles(Task):
         return _mean(F.cross_entropy(outputs, problem.targets, reduction="none"), problem.mask)
 
     def metrics(self, outputs: Tensor, problem: Problem) -> dict[str, Tensor]:
-        """Share of right answers, and the bits that the model saves in naming them."""
+        """Share of right answers, and the bits saved against guessing."""
         is_right = (outputs.argmax(dim=-1) == problem.targets).to(outputs.dtype)
         nats = math.log(self.n_values) - F.cross_entropy(outputs, problem.targets, reduction="none")  # (slots,)
         bits = (nats * problem.mask).sum() / math.log(2)
         return {"accuracy": _mean(is_right, problem.mask), "bits": bits.clamp(min=0.0)}
 
     def facts_held(self, metrics: Mapping[str, float], load: int) -> float | None:
-        """Attributes known, when all that are not known are guessed."""
+        """Attributes known, assuming that the model guesses all others."""
         chance = 1 / self.n_values
         return load * max(0.0, (metrics["accuracy"] - chance) / (1 - chance))
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the facts, by weight."""
+    """Mean over the facts, weighted by the mask."""
     return (values * mask).sum() / mask.sum()
 
 
 @hookimpl
 def capbench_tasks() -> list[type[Task]]:
-    """What this module provides."""
+    """The task of this module."""
     return [Profiles]

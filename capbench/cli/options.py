@@ -1,0 +1,98 @@
+"""The options of a run on the command line, generated from their one declaration in `measure.options`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Literal, get_args, get_origin
+
+import click
+from annotated_types import Ge, Gt, Le
+from click.core import ParameterSource
+from pydantic.fields import FieldInfo
+
+from capbench.cli import completion
+from capbench.executors.target import ComputeTarget
+from capbench.measure.options import RunOptions, check_options, flag_of, option_of
+
+KEPT = "capbench.run_options"
+
+
+def run_options(
+    only: Collection[str] = tuple(RunOptions.model_fields), required: Collection[str] = ()
+) -> Callable[[click.Command], click.Command]:
+    """Adds options of a run to a command; `typed_options` returns what the user typed."""
+
+    def add(command: click.Command) -> click.Command:
+        fields = [(name, field) for name, field in RunOptions.model_fields.items() if name in only]
+        command.params[:0] = [_click_option(name, field, name in required) for name, field in fields]
+        return command
+
+    return add
+
+
+def typed_options(ctx: click.Context, declared: RunOptions | None = None) -> RunOptions:
+    """What a file declares, or the defaults, with what was typed on top."""
+    return check_options({**(dict(declared) if declared else {}), **_typed(ctx)})
+
+
+def typed_target(ctx: click.Context) -> ComputeTarget:
+    """Where the user wants runs to be computed."""
+    target = ComputeTarget(**_typed(ctx))
+    target.check()
+    return target
+
+
+def typed_names(ctx: click.Context) -> set[str]:
+    """The options that the user typed."""
+    return set(_typed(ctx))
+
+
+def _typed(ctx: click.Context) -> dict[str, Any]:
+    values: dict[str, Any] = ctx.meta.get(KEPT, {})
+    return {
+        name: value for name, value in values.items() if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
+    }
+
+
+def _click_option(name: str, field: FieldInfo, required: bool) -> click.Option:
+    option = option_of(field)
+    settings: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "required": required}
+    if option.completes:
+        settings["shell_complete"] = getattr(completion, option.completes)
+    if field.annotation is bool:
+        settings["is_flag"] = True
+    elif isinstance(field.default, tuple):
+        settings["multiple"] = True
+    elif not field.is_required() and field.default is not None:
+        settings.update(default=field.default, show_default=True)
+    return click.Option([name, flag_of(name)], type=_click_type(field), expose_value=False, callback=_keep, **settings)
+
+
+def _click_type(field: FieldInfo) -> click.ParamType[Any] | type:
+    """The type that click checks: choices, numbers within their limits, or text."""
+    annotation, limits = _without_none(field.annotation), list(field.metadata)
+    if get_origin(annotation) is Literal:
+        return click.Choice(get_args(annotation))
+    if get_origin(annotation) is tuple:
+        annotation = get_args(annotation)[0]
+    if hasattr(annotation, "__metadata__"):  # the limits of an optional or repeated value stand with its own type
+        inner = FieldInfo.from_annotation(annotation)
+        annotation, limits = inner.annotation, [*limits, *inner.metadata]
+    low = next((each for each in limits if isinstance(each, Ge | Gt)), None)
+    high = next((each.le for each in limits if isinstance(each, Le)), None)
+    if annotation not in (int, float) or (low is None and high is None):
+        return annotation or str
+    least = low.ge if isinstance(low, Ge) else low.gt if low else None
+    range_type = click.IntRange if annotation is int else click.FloatRange
+    return range_type(min=least, max=high, min_open=isinstance(low, Gt))  # type: ignore[arg-type]
+
+
+def _without_none(annotation: Any) -> Any:
+    """The type of an optional value."""
+    types = [each for each in get_args(annotation) if each is not type(None)]
+    return types[0] if type(None) in get_args(annotation) else annotation
+
+
+def _keep(ctx: click.Context, option: click.Parameter, value: object) -> object:
+    ctx.meta.setdefault(KEPT, {})[option.name] = value
+    return value

@@ -1,0 +1,76 @@
+"""`capbench reproduce`: the papers' figures and claims, run again and judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from capbench.cli.options import run_options, typed_options
+from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
+
+COMPUTED = ("device", "executor", "address", "gpus", "trial_timeout", "dtype", "compile_mode")
+"""Options of a run that are the user's choice; the others are declared by the recipe."""
+
+
+@run_options(only=COMPUTED)
+@click.command("reproduce")
+@click.argument("name", required=False)
+@click.option("--all", "every", is_flag=True, help="Every recipe that comes with capbench.")
+@click.option(
+    "--preset",
+    "size",
+    type=click.Choice(["smoke", "standard", "paper"]),
+    default="standard",
+    show_default=True,
+    help="Seconds for a look, what two cores do in minutes, or the papers' sizes.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Where pages go. Default: docs/reproductions if it is there, else reproductions.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print data and verdicts as JSON and nothing else on stdout.")
+@click.pass_context
+def reproduce_command(
+    ctx: click.Context,
+    name: str | None,
+    every: bool,
+    size: Literal["smoke", "standard", "paper"],
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Run what a paper reports and compare: NAME is a recipe, a paper, or a .toml file; without it, list them.
+
+    Writes the data, the figures and the page of every recipe as soon as its runs have ended. Stopped or killed, the
+    same command goes on from there; what is stored is not trained again.
+    """
+    from capbench.errors import BadSetting, RunFailed
+    from capbench.report.progress import show_study
+    from capbench.report.reproduction.page import default_folder, write_reproduction
+    from capbench.report.reproduction.text import recipes_text, reproduction_json, reproduction_text
+    from capbench.store.store import Store, home
+    from capbench.studies.reproduce.recipe import all_recipes, find_recipes
+    from capbench.studies.reproduce.reproduce import reproduce
+
+    if name is None and not every:
+        click.echo(recipes_text(all_recipes()))
+        return
+    if name is not None and every:
+        raise BadSetting(f"--all is every recipe; leave {name!r} out, or --all")
+    recipes = all_recipes() if name is None else find_recipes(name)
+    plugins, folder = ctx.find_object(PluginOptions) or PluginOptions(), out or default_folder()
+    found = []
+    with plugins_print_to_stderr(), show_study() as progress:
+        registry, store = plugins.load(), Store(home())
+        for data in reproduce(recipes, size, registry, store, progress, lambda declared: typed_options(ctx, declared)):
+            found.append(data)
+            if not data.is_empty:  # pages of earlier runs are worth more than one of failures
+                write_reproduction(data, folder)
+    click.echo(reproduction_json(found) if as_json else "\n\n".join(map(reproduction_text, found)))
+    click.echo(f"pages: {folder}", err=True)
+    failed = [point for data in found for point in data.failures()]
+    if failed:
+        raise RunFailed(f"{len(failed)} runs failed; the first: {failed[0].reason}")

@@ -1,0 +1,91 @@
+"""`capbench results`: list, show, delete and merge stored runs and trials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from capbench.cli.shared_options import selection_options
+from capbench.store.queries import Selection
+
+
+@click.group("results", invoke_without_command=True)
+@click.option("--trials", "of_trials", is_flag=True, help="List trials instead of runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@selection_options
+@click.pass_context
+def results_command(ctx: click.Context, of_trials: bool, as_json: bool, selection: Selection) -> None:
+    """List stored runs, or with --trials stored trials."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from capbench.documents.text import as_json_text
+    from capbench.report.store_text import runs_text, trials_text
+    from capbench.store.store import Store, home
+
+    store = Store(home())
+    if of_trials or selection.status:
+        trials = store.find_trials(selection)
+        click.echo(as_json_text([each.trial for each in trials]) if as_json else trials_text(trials))
+    else:
+        runs = store.find_runs(selection)
+        click.echo(as_json_text([run.result for run in runs]) if as_json else runs_text(runs))
+
+
+@results_command.command("show")
+@click.argument("run")
+@click.option("--json", "as_json", is_flag=True, help="Print the result document.")
+def show_command(run: str, as_json: bool) -> None:
+    """Show a stored run, by its id or the start of it."""
+    from capbench.documents.text import as_json_text
+    from capbench.report.result_text import result_text
+    from capbench.store.store import Store, home
+
+    result = Store(home()).find_run(run)
+    click.echo(as_json_text(result) if as_json else result_text(result, "fact"))
+
+
+@results_command.command("delete")
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.option("--trials", "of_trials", is_flag=True, help="Delete trials; they are trained again when needed.")
+@click.option("--all", "everything", is_flag=True, help="Delete everything, if nothing else is selected.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@selection_options
+def delete_command(runs: tuple[str, ...], of_trials: bool, everything: bool, yes: bool, selection: Selection) -> None:
+    """Delete runs by id or by a selection, or with --trials the selected trials. Deleting a run keeps its trials."""
+    from capbench.errors import BadSetting
+    from capbench.report.store_text import pluralize
+    from capbench.store.store import Store, home
+
+    of_trials = of_trials or selection.status is not None
+    if not (runs or everything or not selection.is_everything):
+        raise BadSetting("delete takes run ids or a selection (--task, --arch, --since, …); --all deletes all")
+    if runs and (of_trials or everything or not selection.is_everything):
+        raise BadSetting("delete takes run ids or a selection, not both")
+    store = Store(home())
+    if of_trials:
+        chosen = [each.trial.key for each in store.find_trials(selection)]
+    elif runs:
+        chosen = [store.find_run(run).run_id for run in runs]
+    else:
+        chosen = [run.result.run_id for run in store.find_runs(selection)]
+    amount = pluralize(len(chosen), "trial" if of_trials else "run")
+    if chosen and not yes:
+        click.confirm(f"delete {amount} from {store.path}?", abort=True, err=True)
+    store.delete_trials(chosen) if of_trials else store.delete_runs(chosen)
+    click.echo(f"deleted {amount}")
+
+
+@results_command.command("merge")
+@click.argument("stores", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="STORE...")
+def merge_command(stores: tuple[Path, ...]) -> None:
+    """Copy the trials and runs of other stores (files or their folders) that this store does not have."""
+    from capbench.documents.text import plain
+    from capbench.report.store_text import pluralize
+    from capbench.store.merge import merge
+    from capbench.store.store import Store, home
+
+    own = Store(home())
+    for store in stores:
+        n_trials, n_runs = merge(own, store)
+        click.echo(plain(f"{store}: {pluralize(n_trials, 'new trial')}, {pluralize(n_runs, 'new run')}"))

@@ -1,0 +1,46 @@
+"""`capbench run`: the capacity of one architecture on one task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from capbench.cli.options import run_options, typed_options
+from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
+
+
+@run_options(required=("task", "arch"))
+@click.command("run")
+@click.option("--json", "as_json", is_flag=True, help="Print the result document and nothing else on stdout.")
+@click.option("--profile", is_flag=True, help="Say on stderr where the time went.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the curve: .png, .svg or .html.")
+@click.pass_context
+def run_command(ctx: click.Context, as_json: bool, profile: bool, plot: Path | None) -> None:
+    """Measure how many facts an architecture holds."""
+    from capbench.documents.text import as_json_text
+    from capbench.measure.request import build_request, matched_text
+    from capbench.measure.run import execute
+    from capbench.report.progress import show_progress
+    from capbench.report.result_text import profile_text, result_text
+    from capbench.store.store import Store, home
+
+    options = typed_options(ctx)
+    if plot:
+        from capbench.report.result_plot import check_plot_path, save_plot
+
+        check_plot_path(plot)
+    plugins = ctx.find_object(PluginOptions) or PluginOptions()
+    with plugins_print_to_stderr(), show_progress() as listener:
+        registry = plugins.load()
+        request = build_request(options, registry)
+        if options.params or options.match:
+            click.echo(matched_text(request), err=True)
+        result = execute(request, registry, Store(home()), listener)
+    fact = request.task.plugin.fact
+    click.echo(as_json_text(result) if as_json else result_text(result, fact))
+    if profile:
+        click.echo(profile_text(result.timing), err=True)
+    if plot:
+        save_plot(result, fact, plot)
+        click.echo(f"plot: {plot}", err=True)

@@ -1,0 +1,76 @@
+"""`capbench suite`: every pair of a named suite, one record file each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from capbench.cli.options import run_options, typed_target
+from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
+from capbench.measure.options import TARGET_FIELDS
+
+
+@run_options(only=TARGET_FIELDS)
+@click.command("suite")
+@click.argument("name", required=False)
+@click.option("--list", "only_list", is_flag=True, help="List the suites that come with capbench.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and train nothing.")
+@click.option("--shard", metavar="PART/PARTS", help="Only one of several equal parts of the plan: 3/16.")
+@click.option("--tasks", metavar="NAME,…", help="Only these tasks of the suite.")
+@click.option("--archs", metavar="NAME,…", help="Only these architectures of the suite.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Where the records go. Default: leaderboard/records if it is there, else records.",
+)
+@click.pass_context
+def suite_command(
+    ctx: click.Context,
+    name: str | None,
+    only_list: bool,
+    dry_run: bool,
+    shard: str | None,
+    tasks: str | None,
+    archs: str | None,
+    out: Path | None,
+) -> None:
+    """Measure every fitting pair of a suite: NAME (see --list) or the path of a .toml file.
+
+    Stopped or killed, the same command goes on from there; what is stored is not trained again.
+    """
+    from capbench.errors import BadSetting, RunFailed
+    from capbench.report.progress import show_study
+    from capbench.report.study_text import outcome_text, plan_text, suites_text
+    from capbench.store.store import Store, home
+    from capbench.studies.records import RecordFolder, default_folder
+    from capbench.studies.suite import load_suite, suite_names
+    from capbench.studies.suite_run import make_plan, parse_shard, run_plan
+
+    if only_list:
+        click.echo(suites_text([load_suite(each) for each in suite_names()]))
+        return
+    if name is None:
+        raise BadSetting(f"capbench suite takes the name of a suite ({', '.join(suite_names())}) or a .toml file")
+    suite = load_suite(name)
+    part = parse_shard(shard) if shard else (1, 1)
+    plugins, target = ctx.find_object(PluginOptions) or PluginOptions(), typed_target(ctx)
+    with plugins_print_to_stderr():
+        registry = plugins.load()
+        plan = make_plan(suite, registry, _names(tasks), _names(archs), target).shard(*part)
+    if dry_run:
+        click.echo(plan_text(plan))
+        return
+    with plugins_print_to_stderr(), show_study() as progress:
+        folder = RecordFolder(out or default_folder(), suite)
+        results, missing = run_plan(plan, registry, Store(home()), folder, progress)
+    click.echo(outcome_text(results, missing, suite.tiers))
+    click.echo(f"records: {folder.path}", err=True)
+    failed = len(missing) - len(plan.missing)
+    if failed:
+        raise RunFailed(f"{failed} of {len(plan.cells)} runs failed; the reasons are in {folder.path}/missing.json")
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()] if text else []

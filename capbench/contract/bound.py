@@ -1,0 +1,75 @@
+"""Bounds: named theorems, each a function of a task, an architecture and a load."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, ClassVar
+
+from capbench.contract.plugin import Plugin
+
+if TYPE_CHECKING:
+    from capbench.contract.architecture import Architecture
+    from capbench.contract.task import Task
+
+
+class Kind(StrEnum):
+    """What a bound states. The kinds are never mixed in one column."""
+
+    LOWER = "lower"
+    """Guaranteed: weights exist that hold this many facts. Training that reaches fewer has an optimisation gap."""
+    UPPER = "upper"
+    """Impossible beyond: a measurement above it (below it, for a budget such as D_K) is an error."""
+    LAW = "law"
+    """Order of growth with an unknown constant: fitted, never shown as a share of a bound."""
+
+
+class Pedigree(StrEnum):
+    """The source of a formula."""
+
+    PAPER = "paper"
+    """Stated in the paper cited."""
+    CODE = "code"
+    """Read in the authors' published code."""
+    DERIVED = "derived"
+    """Derived for capbench; not to be attributed to the paper."""
+    PROTOCOL = "protocol"
+    """Chosen by capbench where the paper's choice is not known."""
+
+
+FACTS = "facts"
+"""The quantity of bounds on the load; other quantities are D_K or the name of a metric."""
+D_K = "D_K"
+"""The quantity of bounds on the total query/key width: a budget, so that less is better."""
+
+
+@dataclass(frozen=True)
+class BoundValue:
+    """The value of a bound, and the quantity it bounds."""
+
+    value: float
+    quantity: str = FACTS
+    note: str = ""
+    """Assumptions of the value that the statement does not give."""
+
+
+class Bound(Plugin):
+    """A theorem; its fields, if any, are its constants."""
+
+    kind: ClassVar[Kind]
+    statement: ClassVar[str]
+    """The theorem in one sentence."""
+    formula: ClassVar[str]
+    citation: ClassVar[str]
+    """Authors, year, arXiv number and theorem; for a derived bound, what it was derived from."""
+    pedigree: ClassVar[Pedigree]
+    lower_is_better: ClassVar[bool | None] = None
+    """Whether less of the bounded quantity is better (a width, an error), so that an upper bound is a floor.
+
+    None: true for D_K and for the metric of a criterion that must come down, false otherwise.
+    """
+
+    @abstractmethod
+    def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
+        """The bound for this pair, at `load` facts where it depends on them; raises NotApplicable with the reason."""

@@ -1,0 +1,87 @@
+"""Solvers: how a model's weights are found, by gradients or by construction."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+from capbench.contract.plugin import Plugin
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor, nn
+
+    from capbench.contract.architecture import Architecture
+    from capbench.contract.task import Problem, Task
+
+
+class Solver(Plugin):
+    """Base of both kinds of solver."""
+
+    dtype: ClassVar[str] = "float32"
+    """The default precision."""
+
+
+class GradientSolver(Solver):
+    """An optimiser over a stack of models: every tensor has a leading axis of lanes, one per model.
+
+    The weights of a lane are one flat row, so that an update is a few operations for any module. A lane must not
+    depend on the values of another.
+    """
+
+    def start(
+        self,
+        task: Task,
+        architecture: Architecture,
+        module: nn.Module,
+        problem: Problem,
+        load: int,
+        generator: Generator,
+    ) -> dict[str, Tensor]:
+        """Initial weights of one model by parameter name; those not named stay as they are in `module`.
+
+        Called outside vmap, on the CPU; random only through `generator`, which is seeded per trial. Raises
+        CannotConstruct for a pair or sizes that it does not know.
+        """
+        return {}
+
+    @abstractmethod
+    def init(self, weights: Tensor) -> dict[str, Tensor]:
+        """The optimiser's state for (lanes, n_parameters) weights, each tensor with a leading axis of lanes."""
+
+    @abstractmethod
+    def update(
+        self,
+        weights: Tensor,
+        gradient: Tensor,
+        state: dict[str, Tensor],
+        learning_rate: Tensor,
+        step: Tensor,
+        steps: int,
+    ) -> None:
+        """Changes `weights` and `state` in place, with a (lanes, 1) base learning rate.
+
+        `step` counts from 0 and is a 0-d tensor: use it in torch operations but do not branch on it, so that one
+        compiled program serves every step.
+        """
+
+
+class ConstructiveSolver(Solver):
+    """Computes weights by a theorem's construction instead of training."""
+
+    dtype: ClassVar[str] = "float64"
+
+    @abstractmethod
+    def reach(self, task: Task, architecture: Architecture) -> int:
+        """The largest load it can construct; raises CannotConstruct for a pair or sizes that it does not know."""
+
+    @abstractmethod
+    def find_weights(
+        self,
+        task: Task,
+        architecture: Architecture,
+        module: nn.Module,
+        problem: Problem,
+        load: int,
+        generator: Generator,
+    ) -> dict[str, Tensor]:
+        """Weights for `module` by parameter name, in the precision of the problem and the shapes of the module."""

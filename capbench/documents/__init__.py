@@ -1,0 +1,1 @@
+"""What is read from and written to files: result documents, strict JSON, TOML and expressions."""

@@ -1,0 +1,270 @@
+"""The result document: what a run prints, the store keeps and a leaderboard reads. Does not import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from capbench.contract.bound import D_K
+from capbench.contract.task import Criterion
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(ge=0)]
+
+
+class Record(BaseModel):
+    """Base of all parts of the document: frozen, without unknown fields, NaN or infinity."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class TrialStatus(StrEnum):
+    """How a trial ended."""
+
+    HELD = "held"
+    """The criterion was met."""
+    NOT_HELD = "not_held"
+    """All steps were taken and the criterion was not met."""
+    PLATEAU = "plateau"
+    """Stopped early: the metric had stopped changing short of the criterion."""
+    DIVERGED = "diverged"
+    """The loss became NaN or infinite."""
+    FAILED = "failed"
+    """The plugin raised; `error` says what."""
+
+
+class PluginRef(Record):
+    """A plugin and the configuration it ran with."""
+
+    name: str
+    version: Count
+    params: dict[str, JsonValue]
+    plugin: str = Field(description="distribution and version that provided it")
+    code_hash: str
+
+
+class Protocol(Record):
+    """How trials were trained and the search was run."""
+
+    name: str = Field("capbench", description="whose training protocol")
+    preset: str
+    criterion: Criterion
+    seeds: Positive = Field(description="most seeds at any one load")
+    budget: Positive | None = Field(None, description="most trials of a search, counted at the leading rate")
+    learning_rates: tuple[float, ...]
+    steps: Positive = Field(description="most training steps of a trial")
+    dtype: str
+    ci_width: float
+    mode: Literal["capacity", "at", "minimize", "overload"]
+    at: Positive | None = Field(None, description="the load, where it is given rather than searched for")
+    parameter: str | None = Field(None, description="the architecture's field that --minimize searches over")
+    limits: tuple[int, int] = Field(description="first and last value of the axis searched")
+    unit: Positive = Field(1, description="the axis has only multiples of this")
+    confidence: float = Field(0.95, gt=0, lt=1)
+    analyses: bool = Field(False, description="whether each model was analysed by its task and architecture")
+    varies: str = Field("data and initial weights", description="what differs between seeds")
+
+
+FACTS_HELD = "facts_held"
+"""The metric of the overload reading, on tasks that have one."""
+
+
+class Trial(Record):
+    """One model, one problem, one seed, one learning rate."""
+
+    key: str
+    load: Positive
+    seed: Count
+    learning_rate: float | None
+    status: TrialStatus
+    steps: Count
+    metrics: dict[str, float]
+    data: dict[str, float] = Field({}, description="measurements of the generated data")
+    budget: int | None = Field(None, description="value of the minimised parameter")
+    compiled: bool = Field(False, description="whether its training step was compiled")
+    error: str | None = None
+
+    @property
+    def at(self) -> int:
+        """The point on the searched axis: the load, or the value of the minimised parameter under --minimize."""
+        return self.load if self.budget is None else self.budget
+
+    @property
+    def reason(self) -> str:
+        """The last line of the error."""
+        return ((self.error or "").strip() or "no message").splitlines()[-1]
+
+
+class Capacity(Record):
+    """The measured capacity with its interval; an open end is null."""
+
+    kind: Literal["largest_load", "least_budget", "success_rate", "overload"]
+    estimate: float
+    ci_low: float | None
+    ci_high: float | None
+    confidence: float = Field(gt=0, lt=1)
+    status: Literal["estimated", "at_least", "below"]
+    parameter: str | None = None
+    d_qk_total: float | None = Field(None, description="D_K at the estimate, where the architecture has heads")
+    d_qk_total_low: float | None = None
+    d_qk_total_high: float | None = None
+
+
+class RateWindow(Record):
+    """The learning rates that work, and the one at which the capacity was measured."""
+
+    best: float
+    tried: tuple[float, ...]
+    working: tuple[float, ...] = Field(description="rates that met the criterion at least half as often as the best")
+    pruned: tuple[float, ...] = Field((), description="rates dropped during the search because others held more")
+
+
+class Constructed(Record):
+    """What a constructive solver reaches on the same pair, scored in the same way."""
+
+    solver: PluginRef
+    capacity: Capacity
+    trials: tuple[Trial, ...]
+
+
+class BoundRecord(Record):
+    """A bound evaluated for this pair, and the measurement of the same quantity."""
+
+    id: str
+    kind: Literal["lower", "upper", "law"]
+    quantity: str
+    value: float | None
+    lower_is_better: bool | None = Field(
+        None, description="whether less of the quantity is better; null in documents written before this field"
+    )
+    measured: float | None = None
+    ratio: float | None = Field(None, description="measured / value; null for a law")
+    constant: float | None = Field(None, description="a law's constant, implied by this one measurement")
+    pedigree: Literal["paper", "code", "derived", "protocol"]
+    citation: str
+    holds: bool | None = None
+    note: str = ""
+    reason: str | None = Field(None, description="why it does not apply")
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether an upper bound of this quantity is a floor, because less of it is better."""
+        return self.quantity == D_K if self.lower_is_better is None else self.lower_is_better
+
+
+class InstalledPlugin(Record):
+    """A plugin that was loaded when the run was made."""
+
+    entry_point: str
+    distribution: str
+    version: str
+    module: str
+
+
+class Machine(Record):
+    """Versions and hardware of a process that trains."""
+
+    capbench: str
+    engine: Count | None = Field(None, description="version of the engine's numbers, a part of every trial's key")
+    python: str
+    torch: str
+    device: str
+    device_name: str
+    threads: Count
+    platform: str
+
+
+class WorkerPlugin(Record):
+    """A plugin that a worker trained with; its code is the same as the driver's."""
+
+    name: str
+    plugin: str = Field(description="distribution and version that provided it")
+    code_hash: str
+
+
+class Worker(Machine):
+    """A process of a cluster that trained trials of the run; identical ones on one node are counted as one."""
+
+    node: str = Field(description="the cluster's id of its node")
+    plugins: tuple[WorkerPlugin, ...]
+    trials: Count = Field(0, description="trials that it trained")
+
+
+def merge_workers(workers: Iterable[Worker]) -> list[Worker]:
+    """Identical workers as one, with the sum of their trials."""
+    trials: dict[Worker, int] = {}
+    for worker in workers:
+        same = worker.model_copy(update={"trials": 0})
+        trials[same] = trials.get(same, 0) + worker.trials
+    return [worker.model_copy(update={"trials": count}) for worker, count in trials.items()]
+
+
+class Environment(Machine):
+    """The machine and the plugins that the numbers come from."""
+
+    plugins: tuple[InstalledPlugin, ...]
+    workers: tuple[Worker, ...] = Field((), description="the processes that trained, where this one did not")
+
+
+class Timing(Record):
+    """What the run cost."""
+
+    wall_seconds: Seconds
+    train_seconds: Seconds
+    compile_seconds: Seconds
+    lane_steps: Count
+    """Training steps, summed over the models."""
+    compiled_lane_steps: Count = 0
+    """Those of them that were compiled."""
+    trials_trained: Count
+    trials_reused: Count
+    grid_trials: Count = 0
+    """Trials that a fixed grid of the same resolution would take; 0 where nothing is searched."""
+    phases: dict[str, Seconds] = Field(default_factory=dict)
+    """Seconds by phase."""
+
+
+class SuiteCell(Record):
+    """The suite and the tier that a run belongs to."""
+
+    name: str
+    version: int
+    tier: int = Field(description="the intended number of parameters")
+
+
+class MissingRecord(Record):
+    """A cell of a suite without a result, and why."""
+
+    task: str
+    architecture: str
+    tier: int
+    reason: str
+
+
+class Result(Record):
+    """One run with its raw trials, from which every summary in it is derived."""
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    command: str = Field(description="the command that repeats it")
+    suite: SuiteCell | None = Field(None, description="the suite that the run belongs to, if any")
+    task: PluginRef
+    architecture: PluginRef
+    solver: PluginRef
+    protocol: Protocol
+    n_parameters: Positive
+    capacity: Capacity
+    bits: float
+    bits_per_parameter: float
+    metrics: dict[str, float] = Field(description="means over the trials at the load nearest to the capacity")
+    data: dict[str, float] = Field({}, description="measurements of the data and the models, means at the same load")
+    rates: RateWindow | None
+    constructed: Constructed | None = Field(None, description="what explicit weights reach on the same pair")
+    bounds: tuple[BoundRecord, ...]
+    trials: tuple[Trial, ...]
+    environment: Environment
+    timing: Timing

@@ -1,0 +1,217 @@
+"""Trials: the key and seeds of each, and which of them train together in a group."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+
+import torch
+
+from capbench.contract.architecture import Architecture
+from capbench.contract.signatures import Lookup, Relation
+from capbench.contract.solver import Solver
+from capbench.contract.task import Criterion, Task
+from capbench.registry.settings import Configured
+
+ENGINE_VERSION = 1
+"""Part of every key: raised when the engine's numbers change."""
+GRID_PAYS = 8
+"""The whole grid is scored if this many times the facts would fill it: a grid row costs far less than a fact."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Training on batches instead of on all facts at once."""
+
+    batch: int
+    """Facts per step."""
+    n_draws: int | None = None
+    """Facts drawn with replacement, once, to train on; None: every fact once."""
+    scored_batches: int = 0
+    """The metrics are means over this many last training batches; 0: all facts are scored at the end."""
+    version: int = 3
+    """Part of the key of every trial that trains on batches: raised when their numbers change."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What decides a trial besides its plugins."""
+
+    criterion: Criterion
+    steps: int
+    dtype: str = "float32"
+    stops_early: bool = True
+    """Whether a trial ends when it meets the criterion or reaches a plateau; False: it takes every step."""
+    analyses: bool = False
+    """Whether task and architecture analyse each trained model."""
+    sampling: Sampling | None = None
+    """How batches are drawn; None: every step sees every fact."""
+
+
+@dataclass(frozen=True)
+class TrialSpec:
+    """One trial of a setup: its load, its seed and its learning rate (None where nothing is trained)."""
+
+    load: int
+    seed: int
+    learning_rate: float | None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A task, an architecture and a solver, configured: all the trials of a group share them."""
+
+    task: Configured[Task]
+    architecture: Configured[Architecture]
+    solver: Configured[Solver]
+    training: Training
+
+    @property
+    def plugins(self) -> tuple[Configured[Task], Configured[Architecture], Configured[Solver]]:
+        """Its three plugins."""
+        return self.task, self.architecture, self.solver
+
+    @cached_property
+    def identity(self) -> str:
+        """Canonical text of everything that decides a trial except its load, seed and rate."""
+        parts = {
+            "engine": ENGINE_VERSION,
+            "task": _identity(self.task),
+            "architecture": _identity(self.architecture),
+            "solver": _identity(self.solver),
+            "training": asdict(self.training),
+        }
+        return json.dumps(parts, sort_keys=True)
+
+    def key(self, trial: TrialSpec) -> str:
+        """Content address of a trial: same key, same trial."""
+        own = {"learning_rate": trial.learning_rate, "load": trial.load, "seed": trial.seed}
+        return _digest("trial", self.identity, json.dumps(own)).hex()[:32]
+
+    def data_seed(self, trial: TrialSpec) -> int:
+        """Seed of the facts: the same for every architecture, solver and learning rate."""
+        task = self.task.plugin
+        fields = task.model_dump_json(exclude=set(task.scoring_fields))
+        return _seed("data", task.name, str(task.version), fields, str(trial.load), str(trial.seed))
+
+    def batch_seed(self, trial: TrialSpec) -> int:
+        """Seed of the batches: like the data, the same for every architecture and learning rate."""
+        return _seed("batches", str(self.data_seed(trial)))
+
+    def init_seed(self, trial: TrialSpec) -> int:
+        """Seed of the initial weights: the same for every learning rate."""
+        plugin = self.architecture.plugin
+        return _seed(
+            "init", plugin.name, str(plugin.version), plugin.model_dump_json(), str(trial.load), str(trial.seed)
+        )
+
+    def slots(self, trial: TrialSpec) -> int:
+        """Slots for facts, from the trial alone and never from its group, so that its sums stay the same.
+
+        The next power of two; or all combinations where the module can score their grid in one go. A relation has
+        the shape of its items whatever the load: all loads stack.
+        """
+        if isinstance(self.task.plugin.signature, Relation):
+            return self.task.plugin.max_load
+        room = 1 << (trial.load - 1).bit_length()
+        if self.has_grid and room * GRID_PAYS >= self.n_combinations:
+            return self.n_combinations
+        return min(self.task.plugin.max_load, room)
+
+    @property
+    def common_slots(self) -> int | None:
+        """The slots that trials of most loads share; None where they change with the load."""
+        if isinstance(self.task.plugin.signature, Relation):
+            return self.task.plugin.max_load
+        return self.n_combinations if self.has_grid else None
+
+    @cached_property
+    def n_combinations(self) -> int:
+        """Different inputs of a lookup task; 0 for other tasks."""
+        signature = self.task.plugin.signature
+        return signature.n_combinations if isinstance(signature, Lookup) else 0
+
+    @cached_property
+    def has_grid(self) -> bool:
+        """Whether the architecture's module scores a whole grid of inputs at once on this task."""
+        if not self.n_combinations:
+            return False
+        with seeded(0):
+            return hasattr(self.architecture.plugin.build(self.task.plugin.signature), "forward_grid")
+
+
+@dataclass(frozen=True)
+class TrialGroup:
+    """Trials that stack: one setup, one number of slots."""
+
+    setup: Setup
+    slots: int
+    trials: tuple[TrialSpec, ...]
+    is_compiled: bool = False
+    """Whether its step is compiled: decided by the request, never by how long something took."""
+
+    @cached_property
+    def by_key(self) -> dict[str, TrialSpec]:
+        """Its trials by their keys, which are slow to compute."""
+        return {self.setup.key(trial): trial for trial in self.trials}
+
+    @property
+    def keys(self) -> set[str]:
+        """The keys of its trials."""
+        return set(self.by_key)
+
+    def only(self, keys: Collection[str]) -> list[TrialGroup]:
+        """The group with only the trials of these keys; no group where none is left."""
+        trials = tuple(trial for key, trial in self.by_key.items() if key in keys)
+        return [self.part(trials)] if trials else []
+
+    def part(self, trials: tuple[TrialSpec, ...]) -> TrialGroup:
+        """The same group with other trials."""
+        return replace(self, trials=trials)
+
+    def split(self, n_parts: int) -> list[TrialGroup]:
+        """The group in so many parts of about equal work: neighbours differ little, so every n-th trial."""
+        return [self.part(self.trials[start::n_parts]) for start in range(min(n_parts, len(self.trials)))]
+
+    def parts(self, size: int) -> list[TrialGroup]:
+        """The group in parts of so many trials at most, in their order."""
+        starts = range(0, len(self.trials), size)
+        return [self.part(self.trials[start : start + size]) for start in starts]
+
+
+def group_trials(work: Iterable[tuple[Setup, TrialSpec]]) -> list[TrialGroup]:
+    """Trials of equal shape together, in the order given."""
+    by_shape: dict[tuple[Setup, int], list[TrialSpec]] = {}
+    for setup, trial in work:
+        by_shape.setdefault((setup, setup.slots(trial)), []).append(trial)
+    return [TrialGroup(setup, slots, tuple(same)) for (setup, slots), same in by_shape.items()]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """A scope in which torch's default generator is seeded; the caller's state is restored after it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _identity(configured: Configured[Task] | Configured[Architecture] | Configured[Solver]) -> dict[str, object]:
+    plugin = configured.plugin
+    return {
+        "name": plugin.name,
+        "version": plugin.version,
+        "params": plugin.model_dump(mode="json"),
+        "code": configured.code_hash,
+    }
+
+
+def _digest(*parts: str) -> bytes:
+    return hashlib.sha256("\0".join(parts).encode()).digest()
+
+
+def _seed(*parts: str) -> int:
+    return int.from_bytes(_digest(*parts)[:8], "big") >> 1

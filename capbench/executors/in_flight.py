@@ -1,0 +1,266 @@
+"""Trial groups in flight: submitted while workers have free slots, reports passed on, lost groups retried."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from capbench.documents.result import Trial, Worker, merge_workers
+from capbench.engine.cost import Cost
+from capbench.engine.train import OnProgress, OnTrials
+from capbench.engine.trials import TrialGroup
+from capbench.executors.local import failed_trial
+
+WAIT_SECONDS = 1.0
+"""Longest time between two progress callbacks of a run."""
+MOST_LOSSES = 24
+"""Times that a group and its parts may be lost before what is left of it counts as failed.
+
+After the first loss a group is retried as it is, then in halves: this finds one trial among 512 that kills its worker.
+"""
+
+
+@dataclass(frozen=True)
+class GroupReport:
+    """Progress of a group: trials that have ended (some perhaps reported before), and in the last report the cost."""
+
+    trials: tuple[Trial, ...]
+    step: int
+    n_alive: int
+    worker: Worker | None = None
+    """Who trains it, where that is not this machine."""
+    cost: Cost | None = None
+    """Set in the last report only."""
+
+
+@dataclass(frozen=True)
+class GroupLost:
+    """No last report of a group will come: its worker died, or failed outside of training."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class GroupError:
+    """An exception that ends the run: a user's mistake that a worker found."""
+
+    error: Exception
+
+
+Message = GroupReport | GroupLost | GroupError
+"""What workers send about a group."""
+
+
+T = TypeVar("T")
+"""A ticket: how a transport names a submitted group."""
+
+
+class Workers(Protocol[T]):
+    """Processes that run trial groups. Several runs may share them, each in its own thread."""
+
+    def reserve(self) -> bool:
+        """Takes a free slot for the caller; False where there is none."""
+        ...
+
+    def release(self) -> None:
+        """Gives a reserved slot back that was not used."""
+        ...
+
+    def wait_for_slot(self, seconds: float) -> None:
+        """Returns when a slot may have become free, after so many seconds at most."""
+        ...
+
+    def submit(self, group: TrialGroup, trial_timeout: float) -> T:
+        """Sends a group to a reserved slot, which is freed when the group ends."""
+        ...
+
+    def receive(self, tickets: Sequence[T], seconds: float) -> Iterator[tuple[T, Message]]:
+        """Messages about submitted groups, after so many seconds at most."""
+        ...
+
+    def cancel(self, tickets: Sequence[T]) -> Iterator[tuple[T, Message]]:
+        """Stops groups; yields the messages that were still under way."""
+        ...
+
+
+class ReservedSlots:
+    """Counts the slots that runs have reserved; each run reserves in its own thread."""
+
+    def __init__(self, count: Callable[[], int]) -> None:
+        self._count_slots = count
+        self._n_reserved = 0
+        self._changed = threading.Condition()
+
+    @property
+    def n_free(self) -> int:
+        """Slots that no run has reserved; one at least, because one soon will be free."""
+        return max(1, self._count_slots() - self._n_reserved)
+
+    def reserve(self) -> bool:
+        """Takes a free slot for the caller; False where there is none."""
+        with self._changed:
+            is_free = self._n_reserved < self._count_slots()
+            self._n_reserved += is_free
+        return is_free
+
+    def release(self) -> None:
+        """Gives a reserved slot back."""
+        with self._changed:
+            self._n_reserved -= 1
+            self._changed.notify_all()
+
+    def wait_for_slot(self, seconds: float) -> None:
+        """Returns when a slot has become free, after so many seconds at most."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+
+@dataclass
+class LossCount:
+    """How often a group of a run, and all parts of it, were lost."""
+
+    n_losses: int = 0
+
+
+@dataclass
+class SubmittedGroup:
+    """A group that was sent to a worker, and what is known of it."""
+
+    group: TrialGroup
+    losses: LossCount
+    ended: set[str] = field(default_factory=set)
+    step: int = 0
+    n_alive: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.n_alive = len(self.group.trials)
+
+
+class RemoteExecutor(Generic[T]):
+    """Runs the groups of one run on workers: those of a pool, or of a Ray cluster."""
+
+    def __init__(self, pool: Workers[T], trial_timeout: float) -> None:
+        self._pool = pool
+        self._trial_timeout = trial_timeout
+        self._workers: list[Worker] = []
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """The cluster workers that have trained for the run so far."""
+        return tuple(self._workers)
+
+    def run(self, groups: Iterable[TrialGroup], on_trials: OnTrials, on_progress: OnProgress) -> Cost:
+        """Runs each group to its end, several at once; takes a group from the iterable when a slot is free for it."""
+        flight = GroupsInFlight(self._pool, self._trial_timeout, iter(groups), on_trials)
+        try:
+            while flight.fill():
+                flight.receive()
+                on_progress(*flight.progress)
+        except KeyboardInterrupt:
+            flight.cancel(keeps_reports=True)
+            raise
+        except BaseException:
+            flight.cancel(keeps_reports=False)
+            raise
+        self._workers = merge_workers([*self._workers, *flight.workers])
+        return flight.cost
+
+
+class GroupsInFlight(Generic[T]):
+    """The groups of one call of `run`: submitted ones, those to be retried, and those still to come."""
+
+    def __init__(
+        self,
+        pool: Workers[T],
+        trial_timeout: float,
+        groups: Iterator[TrialGroup],
+        on_trials: OnTrials,
+    ) -> None:
+        self.cost = Cost()
+        self._pool, self._trial_timeout = pool, trial_timeout
+        self._groups, self._on_trials = groups, on_trials
+        self._submitted: dict[T, SubmittedGroup] = {}
+        self._retries: list[SubmittedGroup] = []
+        self._trained: Counter[Worker] = Counter()
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The cluster workers that have trained, with their numbers of trials."""
+        return [worker.model_copy(update={"trials": count}) for worker, count in self._trained.items()]
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """The furthest step reported, and the number of submitted trials that have not ended."""
+        submitted = self._submitted.values()
+        return max((each.step for each in submitted), default=0), sum(each.n_alive for each in submitted)
+
+    def fill(self) -> bool:
+        """Submits groups while there are free slots; False when all groups have ended."""
+        while self._pool.reserve():
+            ticket = None
+            try:
+                submitted = self._retries.pop() if self._retries else self._next()
+                if submitted is None:
+                    return bool(self._submitted)
+                ticket = self._pool.submit(submitted.group, self._trial_timeout)
+                self._submitted[ticket] = submitted
+            finally:
+                if ticket is None:
+                    self._pool.release()
+        return True
+
+    def receive(self) -> None:
+        """Waits a moment, and passes on what was reported."""
+        if not self._submitted:
+            self._pool.wait_for_slot(WAIT_SECONDS)
+            return
+        for ticket, message in self._pool.receive(list(self._submitted), WAIT_SECONDS):
+            self._accept(ticket, message)
+
+    def cancel(self, keeps_reports: bool) -> None:
+        """Stops what is in flight; the last reports of the stopped groups are passed on or dropped."""
+        for ticket, message in self._pool.cancel(list(self._submitted)):
+            if keeps_reports and isinstance(message, GroupReport):
+                self._pass_on(self._submitted[ticket], message)
+        self._submitted.clear()
+
+    def _next(self) -> SubmittedGroup | None:
+        group = next(self._groups, None)
+        return None if group is None else SubmittedGroup(group, LossCount())
+
+    def _accept(self, ticket: T, message: Message) -> None:
+        submitted = self._submitted[ticket]
+        if not isinstance(message, GroupReport) or message.cost is not None:
+            del self._submitted[ticket]
+        if isinstance(message, GroupError):
+            raise message.error
+        if isinstance(message, GroupLost):
+            self._retry(submitted, message.reason)
+            return
+        if message.cost is not None:
+            self.cost.add(message.cost)
+        self._pass_on(submitted, message)
+
+    def _pass_on(self, submitted: SubmittedGroup, report: GroupReport) -> None:
+        """Passes on the trials that were not reported before."""
+        submitted.step, submitted.n_alive = report.step, report.n_alive
+        new = [trial for trial in report.trials if trial.key not in submitted.ended]
+        submitted.ended.update(trial.key for trial in new)
+        if report.worker is not None:
+            self._trained[report.worker] += len(new)
+        if new:
+            self._on_trials(new)
+
+    def _retry(self, submitted: SubmittedGroup, reason: str) -> None:
+        """Queues the trials that had not ended: as one group after the first loss, in halves from then on."""
+        submitted.losses.n_losses += 1
+        for left in submitted.group.only(submitted.group.keys - submitted.ended):
+            n_left, is_first = len(left.trials), submitted.losses.n_losses == 1
+            if submitted.losses.n_losses >= MOST_LOSSES or (n_left == 1 and not is_first):
+                self._on_trials([failed_trial(left, trial, reason) for trial in left.trials])
+            else:
+                parts = [left] if is_first else left.parts((n_left + 1) // 2)
+                self._retries.extend(SubmittedGroup(part, submitted.losses) for part in parts)

@@ -1,0 +1,1 @@
+"""Running trial groups on a Ray cluster."""

@@ -1,0 +1,104 @@
+"""A worker of a Ray cluster: checks that it has the driver's plugins, and runs a trial group by the local executor."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import ray
+import torch
+
+from capbench.documents.result import Trial, Worker, WorkerPlugin
+from capbench.engine.cost import Cost
+from capbench.engine.devices import this_machine
+from capbench.engine.trials import TrialGroup
+from capbench.executors.in_flight import GroupReport
+from capbench.executors.local import LocalExecutor
+from capbench.executors.ray.requirements import Requirements, check_requirements
+
+REPORT_SECONDS = 2.0
+"""Time between two reports on a group that is still training."""
+
+
+@dataclass(frozen=True)
+class RayTask:
+    """A trial group on its way to a worker, with everything that decides how it is run."""
+
+    box: str
+    requirements: Requirements
+    group: bytes
+    """Pickled separately: it can only be read where its plugins are, which is checked first."""
+    device: str
+    threads: int
+    gpus: float
+    trial_timeout: float
+
+
+def check_node(requirements: Requirements) -> str:
+    """Raises where this node lacks what is required; run on every node before the first group."""
+    node = this_node()
+    check_requirements(node, requirements)
+    return node
+
+
+def run_task(task: RayTask, mailbox: Any) -> GroupReport:
+    """Runs a group to its end; the local executor handles memory, time limits and faults."""
+    check_requirements(this_node(), task.requirements)
+    group: TrialGroup = pickle.loads(task.group)
+    device = torch.device(task.device)
+    torch.set_num_threads(task.threads)
+    if device.type == "cuda" and task.gpus < 1:
+        torch.cuda.set_per_process_memory_fraction(task.gpus)
+    reporter = Reporter(task, mailbox, device)
+    executor = LocalExecutor(device, task.trial_timeout)
+    return reporter.report(0, 0, cost=executor.run([group], reporter.keep, reporter.report_progress))
+
+
+def this_node() -> str:
+    """The cluster's id of this node, shortened; results are published, so its host name is not used."""
+    return str(ray.get_runtime_context().get_node_id())[:12]
+
+
+class Reporter:
+    """Collects the trials of a group, and sends them to the mailbox from time to time."""
+
+    def __init__(self, task: RayTask, mailbox: Any, device: torch.device) -> None:
+        self._box, self._mailbox = task.box, mailbox
+        self._worker = _this_worker(task.requirements, device, task.threads)
+        self._trials: list[Trial] = []
+        self._n_sent = 0
+        self._sent_at = time.monotonic()
+
+    def keep(self, trials: Sequence[Trial]) -> None:
+        """Keeps trials that have ended for the next report."""
+        self._trials.extend(trials)
+
+    def report_progress(self, step: int, n_alive: int) -> None:
+        """Sends a report if the last one is long ago.
+
+        It does not wait for an answer: Ray gives the CPU of a waiting task to another one, in another process.
+        """
+        if time.monotonic() - self._sent_at < REPORT_SECONDS:
+            return
+        self._sent_at = time.monotonic()
+        self._mailbox.put.remote(self._box, pickle.dumps(self.report(step, n_alive, since=self._n_sent)))
+        self._n_sent = len(self._trials)
+
+    def report(self, step: int, n_alive: int, cost: Cost | None = None, since: int = 0) -> GroupReport:
+        """The group's progress; the last report, with the cost, repeats all trials."""
+        return GroupReport(tuple(self._trials[since:]), step, n_alive, self._worker, cost)
+
+
+@cache
+def _this_worker(requirements: Requirements, device: torch.device, threads: int) -> Worker:
+    """This process as the result document describes it."""
+    del threads  # torch knows them; they are an argument so that another number gives another worker
+    plugins = tuple(
+        WorkerPlugin(name=each.name, plugin=f"{each.distribution} {each.version}", code_hash=each.code_hash)
+        for each in requirements.plugins
+    )
+    return Worker(**this_machine(device).model_dump(), node=this_node(), plugins=plugins)

@@ -1,0 +1,1 @@
+"""One capacity: from the options of a run to its result document."""

@@ -1,0 +1,233 @@
+"""Requests: what the user asks for, with names looked up and everything checked before anything is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import nn
+
+from capbench.contract.architecture import Architecture
+from capbench.contract.solver import ConstructiveSolver, GradientSolver, Solver
+from capbench.contract.task import Problem, Task
+from capbench.documents.result import Protocol
+from capbench.engine.devices import check_precision, resolve_device
+from capbench.engine.trials import seeded
+from capbench.errors import BadSetting, CannotConstruct, LoadOutOfRange, UnknownName, UnsupportedSignature
+from capbench.measure.matching import count_parameters, match_parameters, parse_count
+from capbench.measure.options import RunOptions
+from capbench.measure.presets import Preset, preset_named
+from capbench.measure.protocols import TrainingProtocol, protocol_named
+from capbench.registry.registry import Registry
+from capbench.registry.settings import Configured, configure, parse_settings
+
+LARGEST_MULTIPLE = 64
+"""--minimize searches up to this multiple of the parameter's present value."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A task, an architecture and a solver, and how to measure them.
+
+    Making one checks it: raises what the user should know before anything is trained. `protocol` and `n_parameters`
+    are what the check found.
+    """
+
+    task: Configured[Task]
+    architecture: Configured[Architecture]
+    solver: Configured[Solver]
+    options: RunOptions
+    preset: Preset
+    training: TrainingProtocol
+    protocol: Protocol = field(init=False)
+    n_parameters: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        options = self.options
+        options.target.check()
+        if options.executor == "local":  # what a cluster has is checked when it is opened
+            check_precision(options.dtype or "float32", resolve_device(options.device))
+        object.__setattr__(self, "n_parameters", count_parameters(self.task.plugin, self.architecture.plugin))
+        object.__setattr__(self, "protocol", _protocol(self))
+
+    @property
+    def plugins(self) -> tuple[Configured[Task], Configured[Architecture], Configured[Solver]]:
+        """Its three plugins."""
+        return self.task, self.architecture, self.solver
+
+
+def build_request(options: RunOptions, registry: Registry) -> Request:
+    """Looks names up, sets fields, and matches the number of parameters where that is asked for."""
+    overrides, preset, training = (
+        parse_settings(options.set),
+        preset_named(options.preset),
+        protocol_named(options.protocol),
+    )
+    task = configure(registry.task(options.task), preset.name, overrides["task"])
+    architecture = configure(registry.architecture(options.arch), preset.name, overrides["arch"])
+    solver_fields = {**training.solver_fields, **overrides["solver"]}
+    return Request(
+        task=task,
+        architecture=_matched(options, registry, task, architecture),
+        solver=configure(registry.solver(options.solver), preset.name, solver_fields),
+        options=options.replaced(rates=tuple(sorted(dict.fromkeys(options.rates)))),
+        preset=preset,
+        training=training,
+    )
+
+
+def _matched(
+    options: RunOptions, registry: Registry, task: Configured[Task], architecture: Configured[Architecture]
+) -> Configured[Architecture]:
+    """The architecture at the width that --params or --match asks for."""
+    if options.params is not None and options.match is not None:
+        raise BadSetting("--params and --match both choose the count; give one of them")
+    if options.params is not None:
+        return match_parameters(task.plugin, architecture, parse_count(options.params))
+    if options.match is not None:
+        other = configure(registry.architecture(options.match), options.preset, {})
+        return match_parameters(task.plugin, architecture, count_parameters(task.plugin, other.plugin))
+    return architecture
+
+
+def matched_text(request: Request) -> str:
+    """The widths that --params or --match chose, and the count they give."""
+    task, architecture = request.task.plugin, request.architecture.plugin
+    widths = ", ".join(f"{name}={getattr(architecture, name)}" for name in architecture.widths(task.signature))
+    return f"matched: {architecture.name} with {widths} has {request.n_parameters:,} parameters"
+
+
+def check_load(task: Task, load: int) -> None:
+    """Raises LoadOutOfRange for a load that the task does not have."""
+    if not 1 <= load <= task.max_load:
+        raise LoadOutOfRange(f"{task.name} has 1 to {task.max_load} {task.fact}s at these sizes, got --at {load}")
+
+
+def _protocol(request: Request) -> Protocol:
+    """The protocol of a request: defaults filled in, limits checked."""
+    task, preset, options = request.task.plugin, request.preset, request.options
+    mode, limits, at = _mode(request)
+    if options.analyse:
+        _check_analysis(task, request.architecture.plugin)
+    if isinstance(request.solver.plugin, GradientSolver):
+        _check_start(request.solver.plugin, task, request.architecture.plugin)
+    return Protocol(
+        name=request.training.name,
+        preset=preset.name,
+        criterion=task.criterion,
+        seeds=options.seeds or preset.seeds,
+        budget=options.budget or preset.budget,
+        learning_rates=_learning_rates(request),
+        steps=options.steps or _steps(request),
+        dtype=options.dtype or request.solver.plugin.dtype,
+        ci_width=options.ci_width,
+        mode=mode,
+        at=at,
+        parameter=options.minimize,
+        limits=limits,
+        unit=limits[0] if options.minimize else 1,
+        analyses=options.analyse,
+    )
+
+
+def _check_analysis(task: Task, architecture: Architecture) -> None:
+    """Raises where neither the task nor the architecture analyses models."""
+    if type(task).analyse is Task.analyse and not architecture.analyse(*_smallest(task, architecture)):
+        raise BadSetting(
+            f"{task.name} has no analysis of trained models, nor has {architecture.name} on it; leave --analyse out"
+        )
+
+
+def _check_start(solver: GradientSolver, task: Task, architecture: Architecture) -> None:
+    """Lets a solver with its own starting weights raise where it does not support the pair."""
+    if type(solver).start is not GradientSolver.start:
+        module, problem = _smallest(task, architecture)
+        solver.start(task, architecture, module, problem, 1, torch.Generator().manual_seed(0))
+
+
+def _smallest(task: Task, architecture: Architecture) -> tuple[nn.Module, Problem]:
+    """A fresh model and a problem of one fact, to try plugins on."""
+    with seeded(0):
+        module = architecture.build(task.signature)
+    return module, task.problem(1, 1, torch.Generator().manual_seed(0))
+
+
+def _steps(request: Request) -> int:
+    """The task's number of steps, scaled by the preset; a paper's own number is only ever reduced."""
+    share = request.preset.step_share
+    if request.training.steps:
+        return max(1, round(request.training.steps * min(1.0, share)))
+    return max(1, round(request.task.plugin.recipe.steps * share))
+
+
+def _learning_rates(request: Request) -> tuple[float, ...]:
+    """The learning rates to try; none where nothing is trained."""
+    if isinstance(request.solver.plugin, ConstructiveSolver):
+        if request.options.rates:
+            raise BadSetting(f"--lr is for training; {request.solver.plugin.name} writes weights down")
+        return ()
+    return request.options.rates or request.training.learning_rates or request.task.plugin.recipe.learning_rates
+
+
+Mode = Literal["capacity", "at", "minimize", "overload"]
+
+
+def _mode(request: Request) -> tuple[Mode, tuple[int, int], int | None]:
+    """What is searched for, over which values, and at which load."""
+    task, options, most = request.task.plugin, request.options, _largest_load(request)
+    if options.at is not None:
+        check_load(task, options.at)
+        if options.at > most:
+            raise CannotConstruct(
+                f"{request.solver.plugin.name} reaches {most} {task.fact}s on this pair, got --at {options.at}"
+            )
+    if options.minimize is not None:
+        if options.overload:
+            raise BadSetting("--overload reads one load; it does not go with --minimize")
+        return "minimize", _parameter_limits(request, options.minimize), options.at or task.typical_load
+    if options.overload:
+        return "overload", (1, most), _overload(request, most)
+    return ("capacity" if options.at is None else "at"), (1, most), options.at
+
+
+def _largest_load(request: Request) -> int:
+    """The largest load that can be measured."""
+    task, solver = request.task.plugin, request.solver.plugin
+    if isinstance(solver, ConstructiveSolver):
+        return min(task.max_load, solver.reach(task, request.architecture.plugin))
+    return task.max_load
+
+
+def _overload(request: Request, most: int) -> int:
+    """The load of an overload reading: all facts of the task, unless the user names one."""
+    task = request.task.plugin
+    load = request.options.at or most
+    if task.facts_held({task.criterion.metric: task.criterion.threshold}, load) is None:
+        raise BadSetting(f"{task.name} has no reading of facts held under overload; leave --overload out")
+    return load
+
+
+def _parameter_limits(request: Request, name: str) -> tuple[int, int]:
+    """The values that --minimize searches: from the smallest that can be built to a multiple of the present one."""
+    plugin = request.architecture.plugin
+    fields = type(plugin).model_fields
+    if name not in fields:
+        raise UnknownName.among(f"field of {plugin.name}", name, fields, f"capbench describe {plugin.name}")
+    value = getattr(plugin, name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadSetting(f"--minimize takes a field that is a whole number; {plugin.name}.{name} is {value!r}")
+    most = next((m.le for m in fields[name].metadata if hasattr(m, "le")), value * LARGEST_MULTIPLE)
+    unit = _smallest_value(request, name, max(1, value))
+    return unit, max(1, min(int(most), max(1, value) * LARGEST_MULTIPLE) // unit) * unit
+
+
+def _smallest_value(request: Request, name: str, present: int) -> int:
+    """The smallest value with which the architecture can be built on this task; the search tries its multiples."""
+    for value in range(1, present):
+        try:
+            count_parameters(request.task.plugin, request.architecture.replaced(**{name: value}).plugin)
+        except (BadSetting, UnsupportedSignature):
+            continue
+        return value
+    return present

@@ -1,0 +1,171 @@
+"""The summary of a run's trials: a pure function of the trials and the protocol."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from scipy.special import stdtrit
+
+from capbench.documents.result import FACTS_HELD, Capacity, Protocol, RateWindow, Trial, TrialStatus
+from capbench.measure.search import Axis, Observation, fit_threshold, wilson
+
+FULL_SHARE = 0.98
+"""A model that holds more than this share of the load is not overloaded."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Capacity, learning rates and metrics of a run, derived from its trials."""
+
+    capacity: Capacity
+    rates: RateWindow | None
+    metrics: dict[str, float]
+    data: dict[str, float]
+    largest_held: int | None
+    """The largest load that any trial held; upper bounds are checked against it."""
+
+
+def summarise(trials: Sequence[Trial], protocol: Protocol) -> Summary:
+    """Capacity with its interval, the learning rates that work, and the metrics at the capacity."""
+    rate = leading_rate(trials, protocol)
+    at_rate = [t for t in trials if t.learning_rate == rate]
+    capacity = _capacity(at_rate, protocol)
+    nearest = min((t.at for t in at_rate), key=lambda at: abs(at - _reported_at(capacity, protocol)))
+    near = [t for t in at_rate if t.at == nearest]
+    metrics, data = _means([t.metrics for t in near]), _means([t.data for t in near])
+    held = [t.load for t in trials if t.status is TrialStatus.HELD]
+    return Summary(capacity, _rates(trials, rate, protocol), metrics, data, max(held, default=None))
+
+
+def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Mean of each named number over the trials that have it."""
+    names = sorted({name for row in rows for name in row})
+    return {name: fmean(row[name] for row in rows if name in row) for name in names}
+
+
+def leading_rate(trials: Sequence[Trial], protocol: Protocol) -> float | None:
+    """The learning rate whose trials hold most often; among equals, the nearest to the criterion, then the fastest.
+
+    Only rates that the search has not dropped are compared: they have the same trials.
+    """
+    rates = [r for r in protocol.learning_rates if any(t.learning_rate == r for t in trials)]
+    if not rates:
+        return None
+    counts = {r: sum(t.learning_rate == r for t in trials) for r in rates}
+    in_use = [r for r in rates if counts[r] == max(counts.values())]
+    return max(in_use, key=lambda r: (*_merit(trials, r, protocol), -r))
+
+
+def fixed_grid(trials: Sequence[Trial], protocol: Protocol) -> int:
+    """Number of trials of a fixed grid with the search's range, resolution, seeds and rates; 0 without a search.
+
+    Its points are one wanted half-width of the interval apart; each gets every rate, and as many seeds as the search
+    used at any one point.
+    """
+    if protocol.mode not in ("capacity", "minimize") or not trials:
+        return 0
+    seeds = Counter((t.at, t.learning_rate) for t in trials)
+    low, high = min(t.at for t in trials), max(t.at for t in trials)
+    points = 1 + math.ceil(math.log(high / low) / math.log1p(protocol.ci_width))
+    return min(points, 1 + (high - low) // protocol.unit) * max(seeds.values()) * max(1, len(protocol.learning_rates))
+
+
+def observations(trials: Sequence[Trial]) -> list[Observation]:
+    """Trials as the search sees them."""
+    return [
+        Observation(t.at, t.seed, None if t.status is TrialStatus.FAILED else t.status is TrialStatus.HELD)
+        for t in trials
+    ]
+
+
+def axis_of(protocol: Protocol) -> Axis:
+    """The axis that a run searches along."""
+    low, high = protocol.limits
+    return Axis(low, high, rising=protocol.mode == "minimize", confidence=protocol.confidence, unit=protocol.unit)
+
+
+def _capacity(trials: Sequence[Trial], protocol: Protocol) -> Capacity:
+    seen = [o for o in observations(trials) if o.held is not None]
+    if protocol.mode == "at":
+        held = sum(o.held is True for o in seen)
+        low, high = wilson(held, len(seen), protocol.confidence)
+        share = held / len(seen) if seen else 0.0
+        return Capacity(
+            kind="success_rate",
+            estimate=share,
+            ci_low=low,
+            ci_high=high,
+            confidence=protocol.confidence,
+            status="estimated",
+        )
+    if protocol.mode == "overload":
+        return _overload(trials, protocol)
+    found = fit_threshold(seen, axis_of(protocol))
+    return Capacity(
+        kind="least_budget" if protocol.mode == "minimize" else "largest_load",
+        estimate=found.estimate,
+        ci_low=found.ci_low,
+        ci_high=found.ci_high,
+        confidence=found.confidence,
+        status=found.status.value,
+        parameter=protocol.parameter,
+    )
+
+
+def _overload(trials: Sequence[Trial], protocol: Protocol) -> Capacity:
+    """Mean number of facts that overloaded models hold, with Student's t interval over seeds."""
+    held = [t.metrics[FACTS_HELD] for t in trials if FACTS_HELD in t.metrics]
+    mean = fmean(held) if held else 0.0
+    low, high = student(held, protocol.confidence)
+    is_full = protocol.at is not None and mean > FULL_SHARE * protocol.at
+    return Capacity(
+        kind="overload",
+        estimate=mean,
+        ci_low=low,
+        ci_high=None if is_full else high,
+        confidence=protocol.confidence,
+        status="at_least" if is_full else "estimated",
+    )
+
+
+def student(values: Sequence[float], confidence: float) -> tuple[float | None, float | None]:
+    """Student's t interval of the mean; both ends are None for fewer than two values."""
+    if len(values) < 2:
+        return None, None
+    mean, tail = fmean(values), float(stdtrit(len(values) - 1, (1 + confidence) / 2))
+    half = tail * stdev(values) / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def _reported_at(capacity: Capacity, protocol: Protocol) -> float:
+    """The axis value nearest to which the summary's metrics are taken."""
+    return float(protocol.at or 0) if protocol.mode in ("at", "overload") else capacity.estimate
+
+
+def _merit(trials: Sequence[Trial], rate: float, protocol: Protocol) -> tuple[float, float, float]:
+    """How often trials at a rate held, how near they came to the criterion, and how fast; larger is better."""
+    own = [t for t in trials if t.learning_rate == rate]
+    criterion = protocol.criterion
+    sign = 1 if criterion.at_least else -1
+    goal = sign * criterion.threshold
+    scores = [min(sign * t.metrics[criterion.metric], goal) for t in own if criterion.metric in t.metrics]
+    held = sum(t.status is TrialStatus.HELD for t in own) / len(own)
+    return held, fmean(scores) if scores else -math.inf, -fmean(t.steps for t in own)
+
+
+def _rates(trials: Sequence[Trial], best: float | None, protocol: Protocol) -> RateWindow | None:
+    """The rates that work, judged on the points and seeds that all rates have in common."""
+    if best is None:
+        return None
+    tried = tuple(r for r in protocol.learning_rates if any(t.learning_rate == r for t in trials))
+    points_by_rate = {r: {(t.at, t.seed) for t in trials if t.learning_rate == r} for r in tried}
+    common = set.intersection(*points_by_rate.values())
+    shared = [t for t in trials if (t.at, t.seed) in common]
+    merit = {r: _merit(shared, r, protocol)[0] for r in tried}
+    working = tuple(r for r in tried if merit[r] > 0 and merit[r] >= merit[best] / 2)
+    pruned = tuple(r for r in tried if len(points_by_rate[r]) < len(points_by_rate[best]))
+    return RateWindow(best=best, tried=tried, working=working, pruned=pruned)

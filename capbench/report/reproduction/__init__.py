@@ -1,0 +1,1 @@
+"""Reproductions as text, plots and pages."""

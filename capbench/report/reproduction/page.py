@@ -1,0 +1,220 @@
+"""The pages of reproductions: one per paper and an index, each a pure function of the data files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tabulate import tabulate
+
+from capbench.documents.files import write_whole
+from capbench.documents.text import number, plain
+from capbench.errors import UserError
+from capbench.report.reproduction.plot import figure_svg
+from capbench.studies.reproduce.agreement import Agreement
+from capbench.studies.reproduce.claim_text import value_text
+from capbench.studies.reproduce.data import PointRecord, Reproduction, SweepRecord, data_text, read_reproduction
+from capbench.studies.reproduce.judging import Judgement, judge_claims
+from capbench.studies.reproduce.recipe import RecipeSweep
+from capbench.studies.reproduce.values import evaluate_at
+
+DATA = "data"
+PUBLISHED = Path("docs/reproductions")
+LEGEND = """\
+*agrees*: the measured value is within the tolerance of the claim, or its interval contains the published value.
+*agrees in direction*: the estimates go the published way, but not as far, or not beyond the variation between seeds.
+*does not*: they do not. *not shown here*: the data cannot decide, and the reason is given instead. Intervals are 95 %:
+Student's t over seeds at a fixed load, the search's own for a capacity, a bootstrap for a fitted law.
+Published values carry their pedigree: stated in the [paper], read from the authors' [code], [derived] for capbench from
+either, or a choice of [protocol].
+"""
+
+
+def default_folder() -> Path:
+    """Where pages go by default: docs/reproductions if it exists, else reproductions."""
+    return PUBLISHED if PUBLISHED.is_dir() else Path("reproductions")
+
+
+def write_reproduction(data: Reproduction, folder: Path) -> None:
+    """Writes the data of a recipe, then all pages and figures of the folder."""
+    write_whole(folder / DATA / f"{data.recipe.name}.json", data_text(data))
+    write_pages(folder)
+
+
+def write_pages(folder: Path) -> None:
+    """Writes all pages and figures again from the data files."""
+    for name, text in render_pages(folder).items():
+        write_whole(folder / name, text)
+
+
+def render_pages(folder: Path) -> dict[str, str]:
+    """All pages and figures by file name, from the data files of a folder."""
+    found = [read_reproduction(path) for path in sorted((folder / DATA).glob("*.json"))]
+    if not found:
+        return {}
+    pages = {f"{paper}.md": paper_page(of_paper) for paper, of_paper in _by_paper(found).items()}
+    figures = {
+        _figure_file(data, figure.id): figure_svg(figure, data) for data in found for figure in data.recipe.figures
+    }
+    return {"index.md": index_page(found), **pages, **figures}
+
+
+def index_page(found: Sequence[Reproduction]) -> str:
+    """The index: every claim of every recipe, with its verdict."""
+    counted = dict.fromkeys(Agreement, 0)
+    rows = []
+    for data in found:
+        for verdict in judge_claims(data):
+            counted[verdict.outcome] += 1
+            rows.append(
+                (f"[{data.recipe.paper}]({data.recipe.paper}.md#{data.recipe.name})", *_cells(verdict), _command(data))
+            )
+    counts = ", ".join(f"{n} {outcome}" for outcome, n in counted.items() if n)
+    seconds = sum(data.wall_seconds for data in found)
+    parts = [
+        "# Reproductions",
+        "What the papers report, and what capbench measures. Written by `capbench reproduce --all` from the files in "
+        "`data/`; do not edit.",
+        f"{len(rows)} claims of {len(found)} recipes: {counts}. The run times add up to {seconds / 60:.0f} minutes; "
+        "the elapsed time is shorter where runs were parallel.",
+        LEGEND.strip(),
+        _table(rows, ("paper", "claim", "published", "ours", "verdict", "command")),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def paper_page(found: Sequence[Reproduction]) -> str:
+    """The recipes of one paper."""
+    citation = next((data.recipe.citation for data in found if data.recipe.citation), "")
+    parts = [
+        f"# {_plain(found[0].recipe.paper)}",
+        _plain(citation),
+        "Written by `capbench reproduce`; do not edit. [What the verdicts mean](index.md).",
+        *(_section(data) for data in found),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _section(data: Reproduction) -> str:
+    judged = judge_claims(data)
+    recipe = data.recipe
+    parts = [
+        f'<a id="{recipe.name}"></a>\n\n## {_plain(recipe.title)}',
+        _plain(recipe.about),
+        f"```sh\n{_command(data).strip('`')}\n```",
+        *(f"![{_plain(figure.title)}]({_figure_file(data, figure.id)})" for figure in recipe.figures),
+        _table(map(_cells, judged), ("claim", "published", "ours", "verdict")) if judged else "",
+        *(_comparison(verdict) for verdict in judged if verdict.rows),
+        *(_points(data, sweep) for sweep in data.sweeps),
+        _cost(data),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _cells(verdict: Judgement) -> tuple[str, str, str, str]:
+    claim = verdict.claim
+    published = f"{verdict.published} [{claim.pedigree}] {claim.where}"
+    return claim.claim, published, verdict.ours, f"**{verdict.outcome}**"
+
+
+def _comparison(verdict: Judgement) -> str:
+    """Published and measured values, one row per point."""
+    rows = [
+        (row.label, number(row.published), value_text(row.ours), f"{row.ours.value - row.published:+.3f}")
+        for row in verdict.rows
+    ]
+    return f"{_plain(verdict.claim.claim)}:\n\n{_table(rows, ('', 'published', 'ours', 'difference'))}"
+
+
+def _points(data: Reproduction, sweep: SweepRecord) -> str:
+    """One row per point of a sweep, with the quantities that claims and figures use."""
+    declared = next(each for each in data.recipe.sweeps if each.id == sweep.id)
+    wanted = [expression for expression in _expressions(data, sweep.id) if expression not in declared.grid]
+    expressions = [each for each in wanted if any(_value(point, each) for point in sweep.points)]
+    headers = (*declared.grid, *expressions, "seeds", "parameters", "run")
+    rows = [
+        (
+            *point.values.values(),
+            *(_value(point, expression) or "–" for expression in expressions),
+            len(point.seeds) or "–",
+            number(point.numbers.get("n_parameters")),
+            point.run_id or f"failed: {point.reason}",
+        )
+        for point in sweep.points
+    ]
+    return f"Runs: {_plain(declared.label)}. {_settings(declared, data)}\n\n{_table(rows, headers)}"
+
+
+def _expressions(data: Reproduction, sweep: str) -> list[str]:
+    """The expressions that claims and figures evaluate on a sweep, each once."""
+    claims = [text for claim in data.recipe.claims if sweep in claim.sweep_ids() for text in claim.expressions()]
+    figures = [text for figure in data.recipe.figures if sweep in figure.sweeps for text in figure.expressions()]
+    return list(dict.fromkeys([*claims, *figures]))
+
+
+def _value(point: PointRecord, expression: str) -> str:
+    try:
+        return "" if point.reason else value_text(evaluate_at(point, expression))
+    except UserError:
+        return ""
+
+
+def _settings(sweep: RecipeSweep, data: Reproduction) -> str:
+    """The settings of a sweep, and what `--preset paper` changes."""
+    at = sweep.at_size(data.size)
+    settings = {
+        "task": at.task,
+        "architecture": at.arch,
+        "load": at.at,
+        "protocol": at.protocol if at.protocol != "capbench" else None,
+        "solver": at.solver if at.solver != "adam" else None,
+        "minimize": at.minimize,
+        "set": " ".join(at.set),
+        "seeds": at.seeds,
+        "steps": at.steps,
+        "learning rates": ", ".join(f"{rate:g}" for rate in at.rates),
+    }
+    text = "; ".join(f"{name} {value}" for name, value in settings.items() if value)
+    if sweep.paper and data.size != "paper":
+        text += f". Under `--preset paper`: {', '.join(f'{name} = {value}' for name, value in sweep.paper.items())}"
+    return _plain(text) + "."
+
+
+def _cost(data: Reproduction) -> str:
+    """The total run time, the hardware and the versions."""
+    used = data.environment
+    cost = f"Size `{data.size}`; {data.wall_seconds:.0f} s in total over its runs"
+    if used is None:
+        return f"{cost}."
+    names = dict.fromkeys(machine.device_name for machine in used.workers or (used,))
+    threads = f"{used.threads} thread{'s' if used.threads > 1 else ''}{' per worker' if used.workers else ''}"
+    return _plain(
+        f"{cost}, on {' and '.join(names)} with {threads}; capbench {used.capbench}, torch {used.torch}, "
+        f"Python {used.python}."
+    )
+
+
+def _command(data: Reproduction) -> str:
+    size = "" if data.size == "standard" else f" --preset {data.size}"
+    return f"`capbench reproduce {data.recipe.name}{size}`"
+
+
+def _figure_file(data: Reproduction, figure: str) -> str:
+    return f"{data.recipe.name}-{figure}.svg"
+
+
+def _by_paper(found: Iterable[Reproduction]) -> dict[str, list[Reproduction]]:
+    papers: dict[str, list[Reproduction]] = {}
+    for data in found:
+        papers.setdefault(data.recipe.paper, []).append(data)
+    return papers
+
+
+def _table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
+    cells = [[_plain(str(cell)).replace("|", "\\|") for cell in row] for row in rows]
+    return tabulate(cells, headers=[_plain(name) for name in headers], tablefmt="github", disable_numparse=True)
+
+
+def _plain(text: str) -> str:
+    """One line of text with HTML escaped."""
+    return plain(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,147 @@
+"""The success curve of one result: trials, fitted curve, and capacity with its interval."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+
+import altair as alt
+import numpy as np
+
+from capbench.documents.result import Result, TrialStatus
+from capbench.documents.text import plain
+from capbench.errors import BadSetting
+from capbench.measure.search import fit_threshold, wilson
+from capbench.measure.summary import axis_of, observations
+
+SUFFIXES = (".png", ".svg", ".html")
+THRESHOLDS = ("largest_load", "least_budget")
+"""Kinds of capacity that are a point on the x axis, so that they can be drawn."""
+
+
+def check_plot_path(path: Path) -> None:
+    """Raises BadSetting for a path that no plot can be written to, before any training."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise BadSetting(f"--plot takes a file ending in {', '.join(SUFFIXES)}, got {path.name!r}")
+    if path.is_dir() or (path.exists() and not os.access(path, os.W_OK)):
+        raise BadSetting(f"--plot needs a file it can write, got {str(path)!r}")
+    if not path.parent.is_dir():
+        raise BadSetting(f"--plot needs an existing folder, got {str(path.parent)!r}")
+
+
+class ScriptSafeEncoder(json.JSONEncoder):
+    """JSON that is safe inside a script element: no string in it can end the script."""
+
+    def encode(self, o: object) -> str:
+        """Encodes as usual, with < and > escaped."""
+        return super().encode(o).replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def save_plot(result: Result, fact: str, path: Path) -> None:
+    """Writes the success curve in the format that the suffix of the path names."""
+    save_chart(success_chart(result, fact), path)
+
+
+def save_chart(chart: alt.LayerChart, path: Path) -> None:
+    """Writes a chart in the format that the suffix of the path names."""
+    if path.suffix.lower() == ".html":
+        path.write_text(chart.to_html(inline=True, json_kwds={"cls": ScriptSafeEncoder}), encoding="utf-8")
+    else:
+        chart.save(path, format="svg" if path.suffix.lower() == ".svg" else "png", scale_factor=2)
+
+
+def success_chart(result: Result, fact: str) -> alt.LayerChart:
+    """Share of trials that hold against load (or budget), with the capacity marked."""
+    axis_title = plain(result.protocol.parameter or f"{fact}s")
+    x = alt.X(
+        "at:Q",
+        title=axis_title,
+        scale=alt.Scale(type="log", nice=False, padding=10),
+        axis=alt.Axis(tickCount=8, format="~s"),
+    )
+    y_title = plain(f"share of trials with {result.protocol.criterion}")
+    y = alt.Y("share:Q", title=y_title, scale=alt.Scale(domain=[0, 1]))
+    points = alt.Chart(_data(_points(result)))
+    layers: list[alt.Chart] = [*_interval(result)]
+    if result.capacity.kind in THRESHOLDS:
+        layers.append(alt.Chart(_data(_curve(result))).mark_line(color="#888888").encode(x=x, y=y))
+    layers.append(points.mark_rule(color="#4c78a8").encode(x=x, y=alt.Y("low:Q", title=y_title), y2="high:Q"))
+    tooltip = [
+        "at:Q",
+        "held:Q",
+        "trials:Q",
+        alt.Tooltip("metric:Q", title=plain(f"mean {result.protocol.criterion.metric}"), format=".3f"),
+    ]
+    layers.append(points.mark_point(filled=True, size=60, color="#4c78a8").encode(x=x, y=y, tooltip=tooltip))
+    pair = plain(f"{result.task.name} × {result.architecture.name}")
+    title = alt.Title(pair, subtitle=plain(_subtitle(result, fact)))
+    return alt.LayerChart(layer=layers).properties(width=520, height=320, title=title)
+
+
+def _data(rows: list[dict[str, float]]) -> alt.InlineData:
+    return alt.InlineData(values=rows)
+
+
+def _subtitle(result: Result, fact: str) -> str:
+    capacity = result.capacity
+    ends = (
+        f"{capacity.ci_low or 0:.3g} to {capacity.ci_high:.3g}" if capacity.ci_high else f"from {capacity.ci_low:.3g}"
+    )
+    unit = {
+        "largest_load": f"{fact}s",
+        "least_budget": f"{capacity.parameter}",
+        "success_rate": "of the trials",
+        "overload": f"{fact}s under overload",
+    }[capacity.kind]
+    return (
+        f"{capacity.estimate:.3g} {unit}, {capacity.confidence:.0%} interval {ends}; {result.n_parameters:,} parameters"
+    )
+
+
+def _points(result: Result) -> list[dict[str, float]]:
+    """Share of trials that hold at each load or budget, with its Wilson interval."""
+    rate = result.rates.best if result.rates else None
+    by_point = defaultdict(list)
+    for trial in result.trials:
+        if trial.learning_rate == rate and trial.status is not TrialStatus.FAILED:
+            by_point[trial.at].append(trial)
+    rows = []
+    for at, trials in sorted(by_point.items()):
+        held = sum(t.status is TrialStatus.HELD for t in trials)
+        low, high = wilson(held, len(trials), result.capacity.confidence)
+        metric = float(np.mean([t.metrics.get(result.protocol.criterion.metric, 0.0) for t in trials]))
+        rows.append(
+            {
+                "at": at,
+                "share": held / len(trials),
+                "low": low,
+                "high": high,
+                "held": held,
+                "trials": len(trials),
+                "metric": metric,
+            }
+        )
+    return rows
+
+
+def _curve(result: Result) -> list[dict[str, float]]:
+    """The fitted logistic curve over the range of the trials."""
+    rate = result.rates.best if result.rates else None
+    axis = axis_of(result.protocol)
+    found = fit_threshold(observations([t for t in result.trials if t.learning_rate == rate]), axis)
+    tried = [row["at"] for row in _points(result)]
+    at = np.geomspace(min(tried), max(tried), 120)
+    z = np.log(at / found.estimate) / found.steepness * (1 if axis.rising else -1)
+    return [{"at": float(a), "share": float(s)} for a, s in zip(at, 1 / (1 + np.exp(-z.clip(-60, 60))), strict=True)]
+
+
+def _interval(result: Result) -> list[alt.Chart]:
+    """The capacity as a line, its interval as a band."""
+    capacity = result.capacity
+    if capacity.kind not in THRESHOLDS or capacity.ci_low is None or capacity.ci_high is None:
+        return []
+    data = alt.Chart(_data([{"low": capacity.ci_low, "high": capacity.ci_high, "at": capacity.estimate}]))
+    band = data.mark_rect(color="#f58518", opacity=0.25).encode(x="low:Q", x2="high:Q")
+    return [band, data.mark_rule(color="#f58518", size=2).encode(x="at:Q")]

@@ -1,0 +1,119 @@
+"""Suites, sweeps and fits as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from capbench.documents.result import MissingRecord, Result
+from capbench.documents.text import number, plain, table
+from capbench.measure.document import command
+from capbench.report.result_text import brief_capacity
+from capbench.studies.fit import FitReport, FormFit
+from capbench.studies.suite import Suite
+from capbench.studies.suite_run import SuitePlan
+from capbench.studies.sweep import JOINT, Grid, Point, results_of
+
+ENOUGH_TO_FIT = 4
+"""Points that a sweep needs before a fit is suggested."""
+
+
+def suites_text(suites: Sequence[Suite]) -> str:
+    """One row per suite that can be named."""
+    rows = [(s.name, s.version, ", ".join(number(tier) for tier in s.tiers), s.about) for s in suites]
+    return table(rows, ("suite", "version", "parameters", ""))
+
+
+def plan_text(plan: SuitePlan) -> str:
+    """The runs of a plan in order, with the parameter count of each model and the command for that run alone."""
+    rows = [
+        (e.task, e.architecture, number(e.cell.tier), number(e.request.n_parameters), command(e.request))
+        for e in plan.cells
+    ]
+    parts = [
+        table(rows, ("task", "architecture", "target", "parameters", "command for this run")) if rows else "",
+        f"{len(plan.cells)} runs",
+        missing_text(plan.missing),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def outcome_text(results: Sequence[Result], missing: Sequence[MissingRecord], tiers: Sequence[int]) -> str:
+    """Capacities of a suite, one row per pair and one column per tier, then what is missing."""
+    found = {(r.task.name, r.architecture.name, r.suite.tier): brief_capacity(r) for r in results if r.suite}
+    gaps = {(m.task, m.architecture, m.tier): "missing" for m in missing}
+    cells = {**found, **gaps}
+    pairs = sorted({(task, architecture) for task, architecture, _ in cells})
+    rows = [(*pair, *(cells.get((*pair, tier), "") for tier in sorted(tiers))) for pair in pairs]
+    headers = ("task", "architecture", *(f"{number(tier)} parameters" for tier in sorted(tiers)))
+    return "\n\n".join(part for part in (table(rows, headers), missing_text(missing)) if part)
+
+
+def missing_text(missing: Sequence[MissingRecord]) -> str:
+    """One line per missing cell of a suite, with the reason."""
+    lines = [plain(f"missing: {m.task} × {m.architecture} at {number(m.tier)}: {m.reason}") for m in missing]
+    return "\n".join(lines)
+
+
+def sweep_text(points: Sequence[Point], grid: Grid) -> str:
+    """One row per point of a sweep, the reasons of failed points, and a suggested fit."""
+    rows = [(*(value for _, value in point.values), *_cells(point)) for point in points]
+    parts = [
+        table(rows, (*grid, _capacity_header(points), "parameters", "bits per parameter", "run")),
+        "\n".join(plain(f"failed: {_label(point)}: {point.reason}") for point in points if point.result is None),
+        _suggested_fit(points, grid),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def fit_text(report: FitReport) -> str:
+    """The fitted forms, the best predictor first, and how the intervals were found."""
+    rows = [(f.form, f.formula, _parameters(f), f"{f.held_out_error:.1%}", f"{f.r_squared:.4f}") for f in report.fits]
+    best = report.fits[0]
+    parts = [
+        plain(f"{report.y} against {report.x}, {len(report.points)} points"),
+        table(rows, ("form", "", f"parameters ({report.confidence:.0%} interval)", "held-out error", "R²")),
+        f"{best.form} predicts best: its error at held-out points is {best.held_out_error:.1%} (rms of log y)",
+        f"intervals: {report.intervals}",
+        *(plain(f"left out: {reason}") for reason in report.left_out),
+    ]
+    return "\n\n".join(parts)
+
+
+def _capacity_header(points: Sequence[Point]) -> str:
+    """The quantity that the runs measured."""
+    kinds = {result.capacity.kind: result for result in results_of(points)}
+    if not kinds:
+        return "capacity"
+    kind, result = next(iter(kinds.items()))
+    names = {"least_budget": f"least {result.capacity.parameter}", "success_rate": "held", "overload": "facts held"}
+    return names.get(kind, "capacity")
+
+
+def _cells(point: Point) -> tuple[str, str, str, str]:
+    result = point.result
+    if result is None:
+        return "failed", "–", "–", "–"
+    return brief_capacity(result), number(result.n_parameters), f"{result.bits_per_parameter:.3g}", result.run_id
+
+
+def _label(point: Point) -> str:
+    return " ".join(f"{name}={value}" for name, value in point.values)
+
+
+def _suggested_fit(points: Sequence[Point], grid: Grid) -> str:
+    """The command that fits this sweep; empty unless it has one numeric field with enough points."""
+    runs = ",".join(dict.fromkeys(result.run_id for result in results_of(points)))
+    numeric = [name for name, values in grid.items() if len(values) >= ENOUGH_TO_FIT and _are_numbers(values)]
+    if not runs or len(numeric) != 1 or len(grid) > 1:
+        return ""
+    first, *_ = numeric[0].split(JOINT)
+    x = {"params": "n_parameters"}.get(first, first)
+    return f"next:\n  capbench fit --runs {runs} --x {x} --y capacity   # which law it follows"
+
+
+def _are_numbers(values: Sequence[str]) -> bool:
+    return all(value.rstrip("kKmM").replace(".", "", 1).isdigit() for value in values)
+
+
+def _parameters(fit: FormFit) -> str:
+    return ", ".join(f"{p.name} = {p.value:.4g} ({p.ci_low:.4g} to {p.ci_high:.4g})" for p in fit.parameters)

@@ -1,0 +1,1 @@
+"""The SQLite store: finished trials and runs, leases between processes, repair, merge and export."""

@@ -1,0 +1,90 @@
+"""The tables of the store, and the migration of an older store, of which a copy is kept."""
+
+from __future__ import annotations
+
+import sqlite3
+import warnings
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+
+from capbench.errors import StoreUnavailable
+
+STORE_VERSION = 2
+RESULTS_TABLES = (
+    """CREATE TABLE IF NOT EXISTS trials (
+        key TEXT PRIMARY KEY, task TEXT NOT NULL, architecture TEXT NOT NULL, load INTEGER NOT NULL,
+        seed INTEGER NOT NULL, status TEXT NOT NULL, created TEXT NOT NULL, document TEXT NOT NULL
+    ) STRICT""",
+    """CREATE TABLE IF NOT EXISTS runs (
+        run_id TEXT PRIMARY KEY, task TEXT NOT NULL, architecture TEXT NOT NULL, created TEXT NOT NULL,
+        document TEXT NOT NULL
+    ) STRICT""",
+)
+# Holds the leases. It is called `claims` because another name would need a migration of every store.
+LEASES_TABLE = (
+    """CREATE TABLE IF NOT EXISTS claims (
+        key TEXT PRIMARY KEY, owner TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL, expires REAL NOT NULL
+    ) STRICT""",
+)
+STEPS: Mapping[int, tuple[str, ...]] = {1: RESULTS_TABLES, 2: LEASES_TABLE}
+"""Statements that lead to each version from the one before; an empty file is version 0."""
+
+
+class StoreUpgraded(UserWarning):
+    """An older store was upgraded to the present version."""
+
+
+def migrate(db: sqlite3.Connection, path: Path) -> None:
+    """Creates the tables in a new file, copies and upgrades an older store, refuses a newer one."""
+    if _version(db, path) == STORE_VERSION:
+        return
+    db.execute("BEGIN IMMEDIATE")  # of two processes that open it at once, the second finds it done
+    try:
+        version = _version(db, path)
+        copy = _copy(path, version) if 0 < version < STORE_VERSION else None
+        for step in range(version + 1, STORE_VERSION + 1):
+            for statement in STEPS[step]:
+                db.execute(statement)
+        db.execute(f"PRAGMA user_version={STORE_VERSION}")
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    if copy is not None:
+        note = f"the store {path} was upgraded from version {version} to {STORE_VERSION}; the old one is kept as {copy}"
+        warnings.warn(note, StoreUpgraded, stacklevel=2)
+
+
+def dated_name(path: Path, label: str) -> Path:
+    """An unused file name beside a store, with a label and the present time."""
+    moment = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    names = (path.with_name(f"{path.stem}-{label}-{moment}-{n}{path.suffix}") for n in count(1))
+    return next(name for name in names if not name.exists())
+
+
+def _version(db: sqlite3.Connection, path: Path) -> int:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > STORE_VERSION:
+        raise StoreUnavailable(
+            f"the store {path} has version {version}, this capbench writes version {STORE_VERSION}; "
+            "upgrade capbench, or point CAPBENCH_HOME elsewhere"
+        )
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if version == 0 and tables - {"trials", "runs"}:
+        raise StoreUnavailable(f"{path} is another program's database; point CAPBENCH_HOME elsewhere")
+    return int(version)
+
+
+def _copy(path: Path, version: int) -> Path:
+    """Copies the store; the copy is complete before it gets its name."""
+    target = dated_name(path, f"v{version}")
+    unfinished = target.with_suffix(".part")
+    source, copy = sqlite3.connect(path), sqlite3.connect(unfinished)
+    try:
+        source.backup(copy)
+    finally:
+        source.close()
+        copy.close()
+    return unfinished.replace(target)

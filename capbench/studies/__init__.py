@@ -1,0 +1,1 @@
+"""Many capacities: sweeps, suites, fits, reproductions of papers, and verification of records."""

@@ -1,0 +1,1 @@
+"""Reproductions: recipes with the claims of a paper, the data measured for them, and the verdicts."""

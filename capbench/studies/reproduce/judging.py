@@ -1,0 +1,226 @@
+"""Verdicts: the claims of a recipe compared with the data of its reproduction, a pure function of the data."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from statistics import median
+
+from capbench.documents.expressions import expand_braces
+from capbench.documents.text import number
+from capbench.errors import UserError
+from capbench.studies.reproduce.agreement import (
+    Agreement,
+    are_ordered_alike,
+    judge_flat,
+    judge_positive,
+    judge_rising,
+    judge_value,
+)
+from capbench.studies.reproduce.claim_text import published_text, short_name, value_text
+from capbench.studies.reproduce.claims import (
+    Claim,
+    FitClaim,
+    LargerClaim,
+    PointFilter,
+    RatioClaim,
+    TableClaim,
+    TrendClaim,
+    ValueClaim,
+)
+from capbench.studies.reproduce.data import PointRecord, Reproduction
+from capbench.studies.reproduce.fitting import fit_sweeps
+from capbench.studies.reproduce.values import MeasuredValue, NotShown, difference, evaluate_at, mean, select_points
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """A published number and the value measured at the same point."""
+
+    point: PointRecord
+    published: float
+    ours: MeasuredValue
+
+    @property
+    def label(self) -> str:
+        """The grid values of the point."""
+        return ", ".join(f"{name.split('.')[-1]} = {value}" for name, value in self.point.values.items())
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A claim, both sides as text, and the verdict."""
+
+    claim: Claim
+    published: str
+    ours: str
+    outcome: Agreement
+    rows: tuple[TableRow, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The measured side of a claim as text, and the verdict."""
+
+    ours: str
+    outcome: Agreement
+    rows: tuple[TableRow, ...] = ()
+
+
+def judge_claims(reproduction: Reproduction) -> list[Judgement]:
+    """A verdict for every claim of the recipe, in its order."""
+    return [_judgement(claim, reproduction) for claim in reproduction.recipe.claims]
+
+
+def _judgement(claim: Claim, data: Reproduction) -> Judgement:
+    try:
+        if claim.not_shown:
+            raise NotShown(claim.not_shown)
+        finding = _judge(claim, data)
+    except (NotShown, UserError) as reason:
+        finding = Finding(str(reason), Agreement.NOT_SHOWN)
+    return Judgement(claim, published_text(claim), finding.ours, finding.outcome, finding.rows)
+
+
+@singledispatch
+def _judge(claim: Claim, data: Reproduction) -> Finding:
+    """Compares a claim with the data; raises NotShown where they cannot decide it."""
+    raise NotImplementedError(f"claims of the kind {type(claim).__name__}")
+
+
+@_judge.register
+def _judge_table(claim: TableClaim, data: Reproduction) -> Finding:
+    rows = table_rows(claim, data)
+    if not rows:
+        raise NotShown(f"at this size the grid has none of the {len(claim.published)} published points")
+    worst = max(rows, key=lambda row: abs(row.ours.value - row.published))
+    gap = abs(worst.ours.value - worst.published)
+    count = "" if len(rows) == len(claim.published) else f" ({len(rows)} of {len(claim.published)} points)"
+    text = f"largest difference {gap:.3f}: {number(worst.ours.value)} at {worst.label}{count}"
+    if gap <= claim.within:
+        return Finding(text, Agreement.AGREES, tuple(rows))
+    is_alike = are_ordered_alike([row.published for row in rows], [row.ours.value for row in rows])
+    return Finding(text, Agreement.IN_DIRECTION if is_alike else Agreement.DOES_NOT, tuple(rows))
+
+
+@_judge.register
+def _judge_value(claim: ValueClaim, data: Reproduction) -> Finding:
+    found = _mean_over(data, claim.sweep, claim.only, claim.y)
+    return Finding(value_text(found), judge_value(found, claim.published, claim.within))
+
+
+@_judge.register
+def _judge_trend(claim: TrendClaim, data: Reproduction) -> Finding:
+    line = _trend_line(data, claim)
+    if len(line) < (3 if "inside" in claim.expected else 2):
+        raise NotShown(f"{len(line)} values of {claim.x} show no trend")
+    (start, first), (stop, last) = line[0], line[-1]
+    text = f"{value_text(first)} at {short_name(claim.x)} = {number(start)}, {value_text(last)} at {number(stop)}"
+    values = [value for _, value in line]
+    if claim.expected == "flat":
+        assert claim.within is not None
+        return Finding(text, judge_flat(values, claim.within))
+    if "inside" in claim.expected:
+        return _judge_extreme(line, claim, sign=1 if claim.expected == "peaks inside" else -1)
+    return Finding(text, judge_rising(values if claim.expected == "rises" else values[::-1]))
+
+
+def _judge_extreme(line: Sequence[tuple[float, MeasuredValue]], claim: TrendClaim, sign: int) -> Finding:
+    """Whether the extreme value is inside, and beyond both ends."""
+    at, extreme = max(line, key=lambda pair: sign * pair[1].value)
+    ends = [line[0][1], line[-1][1]]
+    text = (
+        f"{value_text(extreme)} at {short_name(claim.x)} = {number(at)}; "
+        f"{value_text(ends[0])} and {value_text(ends[1])} at the ends"
+    )
+    if any(extreme is end for end in ends):
+        return Finding(text, Agreement.DOES_NOT)
+    gaps = [difference(extreme, end) if sign > 0 else difference(end, extreme) for end in ends]
+    return Finding(text, min((judge_positive(gap) for gap in gaps), key=list(Agreement)[::-1].index))
+
+
+@_judge.register
+def _judge_larger(claim: LargerClaim, data: Reproduction) -> Finding:
+    sweep, only, y = claim.other()
+    one, other = _mean_over(data, claim.sweep, claim.only, claim.y), _mean_over(data, sweep, only, y)
+    gap = difference(one, other.times(claim.factor))
+    factor = "" if claim.factor == 1 else f"{number(claim.factor)} × "
+    text = f"{value_text(one)} against {factor}{value_text(other)}; difference {value_text(gap)}"
+    return Finding(text, judge_positive(gap))
+
+
+@_judge.register
+def _judge_fit(claim: FitClaim, data: Reproduction) -> Finding:
+    report, fit = fit_sweeps(data, claim)
+    best = report.fits[0]
+    text = f"R² {fit.r_squared:.4f}, held-out error {fit.held_out_error:.1%} over {len(report.points)} points"
+    if best.form != fit.form:
+        text += f" ({best.form}: {best.held_out_error:.1%})"
+    if claim.parameter == "r_squared":
+        found = MeasuredValue(fit.r_squared, fit.r_squared, fit.r_squared)
+    else:
+        estimate = next((p for p in fit.parameters if p.name == claim.parameter), None)
+        if estimate is None:
+            names = ", ".join([*(p.name for p in fit.parameters), "r_squared"])
+            raise NotShown(f"{fit.form} has no parameter {claim.parameter!r}; it has {names}")
+        found = MeasuredValue(estimate.value, estimate.ci_low, estimate.ci_high)
+    outcome = judge_value(found, claim.published, claim.within)
+    return Finding(f"{claim.parameter} = {value_text(found)}; {text}", outcome)
+
+
+@_judge.register
+def _judge_ratio(claim: RatioClaim, data: Reproduction) -> Finding:
+    points = _select(data, claim.sweep, claim.only)
+    ratios = [evaluate_at(point, f"({claim.y}) / bound.{claim.bound}") for point in points]
+    least, most = min(ratios, key=lambda r: r.value), max(ratios, key=lambda r: r.value)
+    text = value_text(least)
+    if len(ratios) > 1:
+        text += f" to {value_text(most)} over {len(ratios)} points"
+    if claim.least is not None:
+        if all(ratio.floor >= claim.least for ratio in ratios):
+            return Finding(text, Agreement.AGREES)
+        return Finding(text, Agreement.IN_DIRECTION if least.value >= claim.least else Agreement.DOES_NOT)
+    assert claim.published is not None
+    low, high = claim.published
+    if low <= least.value and most.value <= high:
+        return Finding(text, Agreement.AGREES)
+    is_mostly_inside = low <= median(ratio.value for ratio in ratios) <= high
+    return Finding(text, Agreement.IN_DIRECTION if is_mostly_inside else Agreement.DOES_NOT)
+
+
+def table_rows(claim: TableClaim, data: Reproduction) -> list[TableRow]:
+    """Published and measured values at the points of the declared grid that were run."""
+    sweep = next(each for each in data.recipe.sweeps if each.id == claim.sweep)
+    declared = list(itertools.product(*sweep.checked_grid().values()))
+    if len(declared) != len(claim.published):
+        raise NotShown(f"the sweep has {len(declared)} points, the table {len(claim.published)} numbers")
+    measured = {tuple(point.values.values()): point for point in data.points(claim.sweep)}
+    return [
+        TableRow(measured[values], published, evaluate_at(measured[values], claim.y))
+        for values, published in zip(declared, claim.published, strict=True)
+        if values in measured and select_points([measured[values]], claim.only)
+    ]
+
+
+def _trend_line(data: Reproduction, claim: TrendClaim) -> list[tuple[float, MeasuredValue]]:
+    """y at each value of x, in the order of x; points with the same x are averaged."""
+    if claim.across:
+        columns = zip(claim.across, expand_braces(claim.y, claim.across), strict=True)
+        return [(float(x), _mean_over(data, claim.sweep, claim.only, y)) for x, y in columns]
+    by_x: dict[float, list[MeasuredValue]] = {}
+    for point in _select(data, claim.sweep, claim.only):
+        by_x.setdefault(evaluate_at(point, claim.x).value, []).append(evaluate_at(point, claim.y))
+    return [(x, mean(values)) for x, values in sorted(by_x.items())]
+
+
+def _mean_over(data: Reproduction, sweep: str, only: PointFilter, y: str) -> MeasuredValue:
+    return mean([evaluate_at(point, y) for point in _select(data, sweep, only)])
+
+
+def _select(data: Reproduction, sweep: str, only: PointFilter) -> list[PointRecord]:
+    points = select_points(data.points(sweep), only)
+    if not points:
+        raise NotShown("no point of this size is among those that the claim is about")
+    return points

@@ -1,0 +1,141 @@
+"""Recipes: TOML files that declare the claims of a paper, the sweeps that test them, and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, JsonValue, ValidationError, model_validator
+
+from capbench.documents.expressions import names_in
+from capbench.documents.toml_file import TomlModel, read_toml
+from capbench.errors import UnknownName, UserError
+from capbench.measure.presets import preset_named
+from capbench.studies.reproduce.claims import AnyClaim
+from capbench.studies.reproduce.figure import Figure
+from capbench.studies.suite import Name
+from capbench.studies.sweep import SweepFile
+
+Size = Literal["smoke", "standard", "paper"]
+SIZES: tuple[Size, ...] = ("smoke", "standard", "paper")
+
+
+class RecipeSweep(SweepFile):
+    """A sweep of a recipe; its preset is that of `capbench reproduce` unless it declares one."""
+
+    id: Name
+    label: str = Field(description="its name in figures and tables")
+    least_over: str = Field(
+        "", description="of points that differ in this field only, the one with the least capacity counts"
+    )
+    smoke: dict[str, Any] = Field({}, description="fields replaced under --preset smoke")
+    paper: dict[str, Any] = Field({}, description="fields replaced under --preset paper")
+
+    @model_validator(mode="after")
+    def _is_valid_at_every_size(self) -> RecipeSweep:
+        for size in SIZES:
+            try:
+                preset_named(self.at_size(size).preset)
+                self.at_size(size).checked_grid()
+            except UserError as error:
+                raise ValueError(f"at {size}: {error}") from error
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                field = ".".join(str(part) for part in first["loc"])
+                raise ValueError(f"{size}.{field}: {first['msg']}, got {first['input']!r}") from error
+        return self
+
+    def at_size(self, size: Size) -> SweepFile:
+        """The sweep with the fields of a size."""
+        replaced = {"smoke": self.smoke, "paper": self.paper}.get(size, {})
+        own = self.model_dump(exclude_unset=True, exclude={"id", "label", "least_over", "smoke", "paper"})
+        return SweepFile.model_validate({"preset": size, **own, **replaced})
+
+
+class PaperRecipe(TomlModel):
+    """A group of claims and figures of a paper, and the sweeps that are run for them."""
+
+    name: Name
+    paper: Name = Field(description="recipes of the same paper share a page")
+    title: str = Field(min_length=1)
+    about: str = Field(description="what the paper shows, what is run here, and what is smaller here than in the paper")
+    citation: str = Field("", description="the paper in full; one recipe of a paper is enough")
+    sweeps: tuple[RecipeSweep, ...] = Field(strict=False, min_length=1)
+    claims: tuple[AnyClaim, ...] = Field((), strict=False)
+    figures: tuple[Figure, ...] = Field((), strict=False)
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> PaperRecipe:
+        ids = [sweep.id for sweep in self.sweeps]
+        for kind, names in (("sweep", ids), ("claim", [c.id for c in self.claims]), ("figure", self._figure_ids())):
+            repeated = next((name for name in names if names.count(name) > 1), None)
+            if repeated:
+                raise ValueError(f"two {kind}s have the id {repeated!r}; give each its own")
+        for user, used in self._used_sweeps():
+            for name in used:
+                if name not in ids:
+                    raise ValueError(f"{user}: {UnknownName.among('sweep', name, ids, ', '.join(ids))}")
+        return self
+
+    @model_validator(mode="after")
+    def _expressions_can_be_parsed(self) -> PaperRecipe:
+        for each in (*self.claims, *self.figures):
+            for expression in each.expressions():
+                try:
+                    names_in(expression)
+                except UserError as error:
+                    raise ValueError(f"{each.id}: {error}") from error
+        return self
+
+    def _figure_ids(self) -> list[str]:
+        return [figure.id for figure in self.figures]
+
+    def _used_sweeps(self) -> Iterator[tuple[str, Collection[str]]]:
+        yield from ((f"claim {claim.id}", claim.sweep_ids()) for claim in self.claims)
+        yield from ((f"figure {figure.id}", figure.sweeps) for figure in self.figures)
+
+    def n_runs(self, size: Size = "standard") -> int:
+        """Number of points of all its sweeps."""
+        return sum(_n_points(sweep.at_size(size).grid) for sweep in self.sweeps)
+
+
+def _n_points(grid: Mapping[str, tuple[JsonValue, ...]]) -> int:
+    n_points = 1
+    for values in grid.values():
+        n_points *= len(values)
+    return n_points
+
+
+def recipe_names() -> list[str]:
+    """The recipes that come with capbench."""
+    return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
+
+
+def load_recipe(name: str) -> PaperRecipe:
+    """A recipe that comes with capbench, by its name."""
+    return read_toml(f"{name}.toml", _folder() / f"{name}.toml", PaperRecipe)
+
+
+def all_recipes() -> list[PaperRecipe]:
+    """The recipes that come with capbench, ordered by paper."""
+    return sorted((load_recipe(name) for name in recipe_names()), key=lambda each: (each.paper, each.name))
+
+
+def find_recipes(name: str) -> list[PaperRecipe]:
+    """The recipe of that name, those of the paper of that name, or the one in a .toml file."""
+    if name.endswith(".toml"):
+        return [read_toml(name, Path(name), PaperRecipe)]
+    if name in recipe_names():
+        return [load_recipe(name)]
+    known = all_recipes()
+    of_paper = [recipe for recipe in known if recipe.paper == name]
+    if not of_paper:
+        names = [*(recipe.name for recipe in known), *dict.fromkeys(recipe.paper for recipe in known)]
+        raise UnknownName.among("recipe or paper", name, names, "capbench reproduce lists them; or a .toml file")
+    return of_paper
+
+
+def _folder() -> Path:
+    return Path(str(files("capbench.studies.reproduce") / "recipes"))

@@ -1,0 +1,74 @@
+"""Running recipes: all their sweeps as one study, each recipe's data yielded as soon as it is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from capbench.measure.options import RunOptions
+from capbench.registry.registry import Registry
+from capbench.store.store import Store
+from capbench.studies.jobs import FinishedJob, StudyListener, in_order, run_jobs
+from capbench.studies.records import with_origin
+from capbench.studies.reproduce.data import Reproduction, SweepRecord, point_record
+from capbench.studies.reproduce.recipe import PaperRecipe, Size
+from capbench.studies.sweep import PlannedPoint, Point, finish_point, plan_points
+
+Adjust = Callable[[RunOptions], RunOptions]
+"""Replaces options of a recipe by those that the user gave."""
+
+
+@dataclass(frozen=True)
+class RecipePlan:
+    """A recipe and the planned points of each of its sweeps."""
+
+    recipe: PaperRecipe
+    sweeps: tuple[tuple[str, tuple[PlannedPoint, ...]], ...]
+
+
+def reproduce(
+    recipes: Sequence[PaperRecipe],
+    size: Size,
+    registry: Registry,
+    store: Store,
+    listener: StudyListener,
+    adjust: Adjust = lambda options: options,
+) -> Iterator[Reproduction]:
+    """Runs all sweeps, and yields the data of each recipe when its last run has finished."""
+    plans = [_plan(recipe, size, registry, adjust) for recipe in recipes]
+    jobs = [point.job for plan in plans for _, points in plan.sweeps for point in points if point.job]
+    finished = in_order(run_jobs(jobs, registry, store, listener))
+    for plan in plans:
+        yield _reproduction(plan, size, finished, store)
+
+
+def _plan(recipe: PaperRecipe, size: Size, registry: Registry, adjust: Adjust) -> RecipePlan:
+    sweeps = [(sweep.id, sweep.at_size(size)) for sweep in recipe.sweeps]
+    return RecipePlan(
+        recipe,
+        tuple(
+            (name, tuple(plan_points(adjust(sweep.options()), sweep.checked_grid(), registry, f"{recipe.name}/{name}")))
+            for name, sweep in sweeps
+        ),
+    )
+
+
+def _reproduction(plan: RecipePlan, size: Size, finished: Iterator[FinishedJob], store: Store) -> Reproduction:
+    sweeps = [
+        (name, [_keep_origin(finish_point(point, finished), store) for point in points]) for name, points in plan.sweeps
+    ]
+    first = next((point.result for _, points in sweeps for point in points if point.result), None)
+    return Reproduction(
+        schema_version=1,
+        size=size,
+        recipe=plan.recipe,
+        sweeps=tuple(SweepRecord(id=name, points=tuple(map(point_record, points))) for name, points in sweeps),
+        environment=first and first.environment,
+    )
+
+
+def _keep_origin(point: Point, store: Store) -> Point:
+    """The point; a result that was read from the store keeps the time and the machine of its training."""
+    if point.result is None:
+        return point
+    return replace(point, result=with_origin(point.result, store.run(point.result.run_id)))

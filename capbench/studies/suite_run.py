@@ -1,0 +1,164 @@
+"""Planning and running a suite: its cells, those that are missing with the reason, its shards, and its records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+
+from capbench.documents.result import MissingRecord, Result, SuiteCell
+from capbench.errors import BadSetting, UnknownName, UnsupportedSignature, UserError
+from capbench.executors.target import ComputeTarget
+from capbench.measure.options import RunOptions
+from capbench.measure.request import Request, build_request
+from capbench.registry.registry import Registry
+from capbench.store.store import Store
+from capbench.studies.jobs import Job, StudyListener, run_jobs
+from capbench.studies.records import CellName, RecordFolder
+from capbench.studies.suite import Rule, Suite
+
+SHARD = re.compile(r"(\d+)/(\d+)")
+
+
+@dataclass(frozen=True)
+class PlannedCell:
+    """A cell of a suite and the request that measures it."""
+
+    cell: SuiteCell
+    request: Request
+
+    @property
+    def task(self) -> str:
+        """Name of its task."""
+        return self.request.task.plugin.name
+
+    @property
+    def architecture(self) -> str:
+        """Name of its architecture."""
+        return self.request.architecture.plugin.name
+
+    @property
+    def name(self) -> CellName:
+        """Task, architecture and tier."""
+        return self.task, self.architecture, self.cell.tier
+
+
+@dataclass(frozen=True)
+class SuitePlan:
+    """The cells to run, and those that cannot be run with the reason."""
+
+    cells: tuple[PlannedCell, ...]
+    missing: tuple[MissingRecord, ...]
+
+    def shard(self, part: int, parts: int) -> SuitePlan:
+        """One of several equal parts: every n-th cell, because neighbours cost about the same."""
+        return SuitePlan(self.cells[part - 1 :: parts], self.missing)
+
+
+def make_plan(
+    suite: Suite,
+    registry: Registry,
+    tasks: Collection[str] = (),
+    architectures: Collection[str] = (),
+    target: ComputeTarget = ComputeTarget(),  # noqa: B008 - frozen
+) -> SuitePlan:
+    """Every cell of a suite, small tiers first; pairs that do not fit at all have no cell.
+
+    It depends on the suite and the plugins only: machines with the same plugins have the same plan.
+    """
+    chosen_tasks = _chosen("task", suite.tasks or sorted(registry.tasks), tasks)
+    chosen = _chosen("architecture", suite.architectures or sorted(registry.architectures), architectures)
+    names = [(task, name, tier) for tier in sorted(suite.tiers) for task in chosen_tasks for name in chosen]
+    found = [_plan_cell(suite, registry, *name, target) for name in names]
+    return SuitePlan(
+        tuple(each for each in found if isinstance(each, PlannedCell)),
+        tuple(each for each in found if isinstance(each, MissingRecord)),
+    )
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """`3/16`: the third of sixteen parts."""
+    match = SHARD.fullmatch(text)
+    part, parts = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= part <= parts:
+        raise BadSetting(f"--shard takes PART/PARTS such as 3/16, from 1/16 to 16/16, got {text!r}")
+    return part, parts
+
+
+def _chosen(kind: str, all_names: Sequence[str], only: Collection[str]) -> list[str]:
+    for name in only:
+        if name not in all_names:
+            raise UnknownName.among(f"{kind} of this suite", name, all_names, ", ".join(all_names))
+    return [name for name in all_names if not only or name in only]
+
+
+def _plan_cell(
+    suite: Suite, registry: Registry, task: str, architecture: str, tier: int, target: ComputeTarget
+) -> PlannedCell | MissingRecord | None:
+    """A cell of the suite: with its request, or missing with the reason; none where the pair does not fit."""
+    rules = [rule for rule in suite.rules if rule.applies_to(task, architecture, tier)]
+    options = _options(suite, rules, task, architecture).replaced(**asdict(target))
+    missing = MissingRecord(task=task, architecture=architecture, tier=tier, reason="")
+    try:
+        build_request(options, registry)
+    except UnsupportedSignature:
+        return None
+    except UserError as error:
+        raise type(error)(f"suite {suite.name}, {task} × {architecture} at {tier:,}: {error}") from error
+    except Exception as error:  # noqa: BLE001 - the plugin border: a pair that raises is missing, with the reason
+        return missing.model_copy(update={"reason": f"{type(error).__name__}: {error}"})
+    for reason in (rule.skip for rule in rules if rule.skip):
+        return missing.model_copy(update={"reason": f"left out: {reason}"})
+    try:
+        request = build_request(options.replaced(params=str(tier)), registry)
+    except UserError as error:
+        return missing.model_copy(update={"reason": str(error)})
+    except Exception as error:  # noqa: BLE001 - the plugin border
+        return missing.model_copy(update={"reason": f"{type(error).__name__}: {error}"})
+    return PlannedCell(SuiteCell(name=suite.name, version=suite.version, tier=tier), request)
+
+
+def _options(suite: Suite, rules: Sequence[Rule], task: str, architecture: str) -> RunOptions:
+    """The options of a cell's run: the suite's, changed by the rules that apply to it."""
+    options = RunOptions(
+        task=task,
+        arch=architecture,
+        preset=suite.preset,
+        seeds=suite.seeds,
+        budget=suite.budget,
+        ci_width=suite.ci_width,
+    )
+    for rule in rules:
+        options = options.replaced(
+            set=(*options.set, *rule.set),
+            rates=rule.rates or options.rates,
+            steps=rule.steps or options.steps,
+            budget=rule.budget or options.budget,
+        )
+    return options
+
+
+def run_plan(
+    plan: SuitePlan, registry: Registry, store: Store, folder: RecordFolder, listener: StudyListener
+) -> tuple[list[Result], list[MissingRecord]]:
+    """Runs a plan and writes each record at once; returns the records and the missing cells with the reason."""
+    jobs = [_job(cell) for cell in plan.cells]
+    results: dict[int, Result] = {}
+    missing = list(plan.missing)
+    covered = {(row.task, row.architecture, row.tier) for row in missing}
+    folder.write_missing(missing, covered)
+    for finished in run_jobs(jobs, registry, store, listener):
+        planned = plan.cells[finished.index]
+        covered.add(planned.name)
+        if finished.result is None:
+            task, architecture, tier = planned.name
+            reason = f"failed: {finished.reason}"
+            missing.append(MissingRecord(task=task, architecture=architecture, tier=tier, reason=reason))
+        else:
+            results[finished.index] = folder.write(finished.result, planned.cell, store)
+        folder.write_missing(missing, covered)
+    return [results[index] for index in sorted(results)], missing
+
+
+def _job(planned: PlannedCell) -> Job:
+    return Job(f"{planned.task} × {planned.architecture} at {planned.cell.tier:,}", planned.request)

@@ -1,0 +1,54 @@
+"""The cell of a run in a suite: finding it, and checking the one that a document states."""
+
+from __future__ import annotations
+
+from capbench.documents.result import Result, SuiteCell
+from capbench.errors import BadSetting, CannotRepeat
+from capbench.measure.document import command
+from capbench.registry.registry import Registry
+from capbench.studies.suite import Suite, load_suite, suite_names
+from capbench.studies.suite_run import PlannedCell, make_plan
+
+
+def stated_suite(cell: SuiteCell, file: str | None) -> Suite:
+    """The suite that a document names, from a file or from those that come with capbench."""
+    if file is None and cell.name not in suite_names():
+        raise CannotRepeat(f"the suite {cell.name!r} does not come with capbench; name its file: --suite FILE.toml")
+    suite = load_suite(file or cell.name)
+    if (suite.name, suite.version) != (cell.name, cell.version):
+        raise CannotRepeat(
+            f"the document is of suite {cell.name} {cell.version}, here is {suite.name} {suite.version}; "
+            "install the capbench that has it, or name its file: --suite FILE.toml"
+        )
+    return suite
+
+
+def check_cell(result: Result, suite: Suite, registry: Registry) -> list[str]:
+    """Findings if the suite has another run, or none, in the cell that a document states."""
+    assert result.suite is not None
+    commands = {planned.cell.tier: command(planned.request) for planned in _cells(result, suite, registry)}
+    if result.suite.tier not in commands:
+        return [
+            f"suite.tier: {suite.name} {suite.version} has no such pair at {result.suite.tier}, only at {[*commands]}"
+        ]
+    if commands[result.suite.tier] != result.command:
+        return [f"suite: {suite.name} {suite.version} has another run there: {commands[result.suite.tier]}"]
+    return []
+
+
+def find_cell(result: Result, suite: Suite, registry: Registry) -> SuiteCell:
+    """The cell of a suite whose run this is; raises BadSetting if there is none."""
+    cells = _cells(result, suite, registry)
+    for planned in cells:
+        if command(planned.request) == result.command:
+            return planned.cell
+    known = "; ".join(command(planned.request) for planned in cells) or "none of this task and architecture"
+    raise BadSetting(f"the run {result.run_id} is not a run of the suite {suite.name}; those are: {known}")
+
+
+def _cells(result: Result, suite: Suite, registry: Registry) -> tuple[PlannedCell, ...]:
+    """The cells of a suite with the document's task and architecture."""
+    is_named = not suite.tasks or result.task.name in suite.tasks
+    if not is_named or (suite.architectures and result.architecture.name not in suite.architectures):
+        return ()
+    return make_plan(suite, registry, [result.task.name], [result.architecture.name]).cells

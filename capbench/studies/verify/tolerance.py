@@ -1,0 +1,69 @@
+"""Whether a trial that was run again agrees with the stated one, and within which tolerance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from capbench.documents.result import Result, Trial, TrialStatus
+from capbench.studies.verify.replay import ROUNDING_TOLERANCE, trial_name
+
+METRIC_TOLERANCE = 0.02
+"""On another kind of machine, a changed verdict is allowed if the criterion's metric differs by no more than this."""
+RELATIVE_TOLERANCE = 0.1
+"""Relative difference of any metric that is allowed on another kind of machine: training amplifies rounding errors."""
+MAX_DEVIATING_SHARE = 1 / 8
+"""Share of the sample that may deviate on another kind of machine; none may on the same kind."""
+
+
+def deviations(stated: Trial, again: Trial, result: Result, is_same_kind: bool) -> Iterator[str]:
+    """A finding if a trial that was run again does not agree with the stated one."""
+    metric = result.protocol.criterion.metric
+    agrees = _is_equal(stated, again) if is_same_kind else _is_near(stated, again, metric)
+    if not agrees:
+        yield f"trials: {trial_name(stated)}: stated {_trial_text(stated)}; run again {_trial_text(again)}"
+
+
+def tolerance_text(is_same_kind: bool, result: Result) -> str:
+    """The tolerance as a verdict states it."""
+    metric = result.protocol.criterion.metric
+    if is_same_kind:
+        return f"same kind of machine: equal statuses and steps, every number within {ROUNDING_TOLERANCE:g}"
+    return (
+        f"another kind of machine: equal verdicts or {metric} within {METRIC_TOLERANCE:g}, every metric within "
+        f"{RELATIVE_TOLERANCE:.0%}, for all but {MAX_DEVIATING_SHARE:.3g} of the sample"
+    )
+
+
+def _is_equal(stated: Trial, again: Trial) -> bool:
+    """Whether status, steps and numbers are equal."""
+    return (
+        (stated.status, stated.steps) == (again.status, again.steps)
+        and _agree(stated.metrics, again.metrics, ROUNDING_TOLERANCE)
+        and _agree(stated.data, again.data, ROUNDING_TOLERANCE)
+    )
+
+
+def _is_near(stated: Trial, again: Trial, metric: str) -> bool:
+    """Whether a trial agrees within the tolerances for another kind of machine."""
+    is_same_verdict = (stated.status is TrialStatus.HELD) == (again.status is TrialStatus.HELD)
+    gap = abs(stated.metrics.get(metric, math.inf) - again.metrics.get(metric, -math.inf))
+    return (
+        (is_same_verdict or gap <= METRIC_TOLERANCE)
+        and _agree(stated.metrics, again.metrics, RELATIVE_TOLERANCE)
+        and _agree(stated.data, again.data, RELATIVE_TOLERANCE)
+    )
+
+
+def _agree(stated: Mapping[str, float], again: Mapping[str, float], tolerance: float) -> bool:
+    """Whether the names are the same and the numbers within a tolerance: relative, or absolute near 0."""
+    absolute = min(tolerance, METRIC_TOLERANCE)
+    return stated.keys() == again.keys() and all(
+        math.isclose(stated[name], again[name], rel_tol=tolerance, abs_tol=absolute) for name in stated
+    )
+
+
+def _trial_text(trial: Trial) -> str:
+    """Status, steps and numbers of a trial, in full: a forged one may differ in the last digits only."""
+    numbers = ", ".join(f"{name} {value}" for name, value in (trial.metrics | trial.data).items())
+    return f"{trial.status.value} after {trial.steps} steps, {numbers}"

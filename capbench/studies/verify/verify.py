@@ -1,0 +1,188 @@
+"""Verification of a result document: summaries derived again, search replayed, a sample of trials run again."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import torch
+
+from capbench.documents.result import Machine, Result, Trial, TrialStatus
+from capbench.errors import BadDocument, CannotRepeat, CapbenchError
+from capbench.executors.backends import open_backend
+from capbench.executors.target import ComputeTarget
+from capbench.measure.request import Request
+from capbench.measure.run import construction
+from capbench.measure.session import RunListener, Session
+from capbench.registry.registry import Registry
+from capbench.store.store import Store
+from capbench.studies.verify.rebuild import check_request, rebuild
+from capbench.studies.verify.replay import check_keys, check_summaries, replay
+from capbench.studies.verify.suite_cell import check_cell, stated_suite
+from capbench.studies.verify.tolerance import MAX_DEVIATING_SHARE, deviations, tolerance_text
+
+MAX_FINDINGS = 12
+
+
+class VerificationStatus(StrEnum):
+    """The verdict on a document."""
+
+    VERIFIED = "verified"
+    SUMMARIES_WRONG = "summaries wrong"
+    NOT_REPRODUCIBLE = "not reproducible"
+    CANNOT_RUN = "cannot run"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """A verdict with its findings, and the sample and tolerance that it is based on."""
+
+    verdict: VerificationStatus
+    findings: tuple[str, ...] = ()
+    n_sampled: int = 0
+    n_trials: int = 0
+    tolerance: str = ""
+
+
+def verify_result(
+    result: Result,
+    registry: Registry,
+    listener: RunListener,
+    n_sample: int,
+    seed: int | None = None,
+    suite_file: str | None = None,
+) -> Verification:
+    """Checks a document: its summaries, then its search, then a sample of its trials by running them again."""
+    wrong = check_summaries(result)
+    # Without the plugins that the document does not name: a bound of theirs would start the search elsewhere.
+    plugins = registry.restrict_to({plugin.distribution for plugin in result.environment.plugins} | _origins(result))
+    try:
+        _check_engine(result, open_backend(ComputeTarget()).machine)  # another version may have other options
+        request = rebuild(result, plugins)
+    except BadDocument as error:
+        return _verification(VerificationStatus.SUMMARIES_WRONG, [*wrong, str(error)])
+    except Exception as error:  # noqa: BLE001 - the plugin border: a plugin may fail on fields that it accepts
+        return _not_run(wrong, error)
+    try:
+        wrong += check_cell(result, stated_suite(result.suite, suite_file), plugins) if result.suite else []
+    except Exception as error:  # noqa: BLE001 - the plugin border
+        return _not_run(wrong, error)
+    with tempfile.TemporaryDirectory() as folder:
+        run = _session(request, plugins, Path(folder) / "again", listener)
+        try:
+            wrong += _check_search(result, run, Path(folder) / "replay")
+            if wrong:
+                return _verification(VerificationStatus.SUMMARIES_WRONG, wrong)
+            return _run_samples(result, run, n_sample, seed)
+        finally:
+            run.store.close()
+
+
+def _not_run(wrong: Sequence[str], error: Exception) -> Verification:
+    """The verdict on a document whose search cannot be run here: what is wrong with its summaries is known anyway."""
+    if not isinstance(error, CapbenchError):
+        return _verification(VerificationStatus.CANNOT_RUN, [*wrong, f"{type(error).__name__}: {error}"])
+    if wrong:
+        return _verification(VerificationStatus.SUMMARIES_WRONG, wrong)
+    return _verification(VerificationStatus.CANNOT_RUN, [str(error)])
+
+
+def _origins(result: Result) -> set[str]:
+    """The distributions of a document's task, architecture and solver."""
+    return {ref.plugin.rpartition(" ")[0] for ref in (result.task, result.architecture, result.solver)}
+
+
+def _check_search(result: Result, run: Session, folder: Path) -> list[str]:
+    """Findings about the request, the trials and the replayed search."""
+    try:
+        wrong = check_request(run.request, result) + check_keys(result.trials, run)
+        side = construction(run)
+        if side is not None and result.constructed is not None:
+            wrong += check_keys(result.constructed.trials, side)
+        return wrong or replay(result, run.request, run.registry, folder)
+    except CapbenchError as error:
+        return [str(error)]
+
+
+def _run_samples(result: Result, run: Session, n_sample: int, seed: int | None) -> Verification:
+    """Runs a sample of the trained trials and a sample of the constructed ones again, and compares."""
+    # A forger who could predict the sample would forge only the other trials.
+    generator = random.SystemRandom() if seed is None else random.Random(seed)
+    with _threads(result.environment.threads):
+        is_same_kind = _is_same_kind(result, run.backend.machine)
+        side = construction(run) if result.constructed else None
+        constructed = result.constructed.trials if result.constructed else ()
+        trained = _run_sample(result.trials, run, n_sample, generator)
+        constructed_pairs = _run_sample(constructed, side, n_sample, generator) if side else []
+    pairs = [*trained, *constructed_pairs]
+    wrong = [line for stated, again in pairs for line in deviations(stated, again, result, is_same_kind)]
+    allowed = 0 if is_same_kind else int(len(trained) * MAX_DEVIATING_SHARE)
+    verdict = VerificationStatus.NOT_REPRODUCIBLE if len(wrong) > allowed else VerificationStatus.VERIFIED
+    n_trials = len(result.trials) + len(constructed)
+    return _verification(verdict, wrong, len(pairs), n_trials, tolerance_text(is_same_kind, result))
+
+
+def _run_sample(
+    trials: Sequence[Trial], run: Session, n_sample: int, generator: random.Random
+) -> list[tuple[Trial, Trial]]:
+    """A sample of the trials, each as stated and as run again; failed ones were run again by the replay."""
+    runnable = [t for t in trials if t.status is not TrialStatus.FAILED]
+    sample = generator.sample(runnable, min(n_sample, len(runnable)))
+    for rate in sorted({t.learning_rate for t in sample}, key=lambda rate: rate or 0.0):
+        run.measure([(t.at, t.seed) for t in sample if t.learning_rate == rate], [rate])
+    again = {trial.key: trial for trial in run.trials}
+    return [(trial, again[trial.key]) for trial in sample]
+
+
+def _is_same_kind(result: Result, local: Machine) -> bool:
+    """Whether numbers must be equal: eager on the CPU, with the same versions, platform and threads everywhere."""
+    trained: Sequence[Machine] = result.environment.workers or (result.environment,)
+    names = ("torch", "device", "device_name", "threads", "platform")
+    is_same = all(getattr(machine, name) == getattr(local, name) for machine in trained for name in names)
+    return (
+        is_same
+        and local.device == "cpu"
+        and not result.timing.compile_seconds
+        and not any(trial.compiled for trial in result.trials)
+    )
+
+
+def _check_engine(result: Result, local: Machine) -> None:
+    """Raises CannotRepeat if the document is of another engine, whose keys and numbers differ."""
+    stated = result.environment
+    if stated.engine is not None and stated.engine != local.engine:
+        raise CannotRepeat(
+            f"the document was made with engine {stated.engine} of capbench {stated.capbench}, here is engine "
+            f"{local.engine} of {local.capbench}; install it: pip install 'capbench=={stated.capbench}'"
+        )
+
+
+def _session(request: Request, registry: Registry, folder: Path, listener: RunListener) -> Session:
+    """A session with an empty store: nothing that was stored before is used."""
+    return Session(request, registry, Store(folder), listener, open_backend(request.options.target))
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Uses as many threads as the document was made with, if this machine has them: sums depend on the number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count if 1 <= count <= (os.cpu_count() or 1) else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _verification(
+    verdict: VerificationStatus, findings: Sequence[str], n_sampled: int = 0, n_trials: int = 0, tolerance: str = ""
+) -> Verification:
+    """A verification that shows only the first findings."""
+    more = len(findings) - MAX_FINDINGS
+    shown = [*findings[:MAX_FINDINGS], *([f"and {more} more"] if more > 0 else [])]
+    return Verification(verdict, tuple(shown), n_sampled, n_trials, tolerance)

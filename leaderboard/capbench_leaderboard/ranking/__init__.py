@@ -1,0 +1,1 @@
+"""Records read from a folder, grouped, ranked and compared."""

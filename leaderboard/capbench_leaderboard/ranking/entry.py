@@ -1,0 +1,105 @@
+"""Board entries: the part of a record that the board shows, so that ten thousand fit in memory."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
+
+from capbench.documents.result import Result, Trial, TrialStatus
+
+
+class LoadPoint(NamedTuple):
+    """Outcomes of the trials at one load (or budget), at the learning rate of the capacity."""
+
+    at: int
+    held: int
+    trials: int
+    metric: float | None
+    """Mean of the criterion's metric."""
+
+
+@dataclass(frozen=True)
+class BoardEntry:
+    """A record without its raw trials, and what the board shows of them."""
+
+    path: str
+    """Path of the record, relative to the folder of records."""
+    result: Result
+    points: tuple[LoadPoint, ...]
+    outcomes: Mapping[tuple[int, int], bool]
+    """Whether the trial held, by load and seed, at the learning rate of the capacity."""
+    trials: str
+    """The raw trials as compact JSON: load or budget, seed, rate, status, steps, metric."""
+    failures: str
+    """How many trials failed, and the error of the first; empty if none did."""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval of the capacity; an open end is infinite."""
+        low, high = self.result.capacity.ci_low, self.result.capacity.ci_high
+        return (-math.inf if low is None else low, math.inf if high is None else high)
+
+
+class TrialRow(NamedTuple):
+    """The fields of a trial that the board shows."""
+
+    at: int
+    seed: int
+    rate: float | None
+    status: TrialStatus
+    steps: int
+    metric: float | None
+    """Value of the criterion's metric."""
+
+
+def make_entry(path: str, result: Result) -> BoardEntry:
+    """Reduces a record to what the board shows."""
+    metric = result.protocol.criterion.metric
+    rows = [_trial_row(trial, metric) for trial in result.trials]
+    rate = result.rates.best if result.rates else None
+    at_best_rate = [trial for trial in rows if trial.rate == rate and trial.status is not TrialStatus.FAILED]
+    constructed = result.constructed and result.constructed.model_copy(update={"trials": ()})
+    bounds = tuple(bound for bound in result.bounds if bound.value is not None)
+    return BoardEntry(
+        path=path,
+        result=result.model_copy(update={"trials": (), "constructed": constructed, "bounds": bounds}),
+        points=_points(at_best_rate),
+        outcomes={(trial.at, trial.seed): trial.status is TrialStatus.HELD for trial in at_best_rate},
+        trials=json.dumps([_rounded(trial) for trial in rows], separators=(",", ":")),
+        failures=_failures(result),
+    )
+
+
+def _trial_row(trial: Trial, metric: str) -> TrialRow:
+    return TrialRow(trial.at, trial.seed, trial.learning_rate, trial.status, trial.steps, trial.metrics.get(metric))
+
+
+def _rounded(trial: TrialRow) -> tuple[str | float | int | None, ...]:
+    """A trial with its metric rounded for display."""
+    return (*trial[:-1], None if trial.metric is None else float(f"{trial.metric:.5g}"))
+
+
+def _points(trials: list[TrialRow]) -> tuple[LoadPoint, ...]:
+    by_load: dict[int, list[TrialRow]] = defaultdict(list)
+    for trial in trials:
+        by_load[trial.at].append(trial)
+    return tuple(_point(at, group) for at, group in sorted(by_load.items()))
+
+
+def _point(at: int, trials: list[TrialRow]) -> LoadPoint:
+    values = [trial.metric for trial in trials if trial.metric is not None]
+    held = sum(trial.status is TrialStatus.HELD for trial in trials)
+    return LoadPoint(at, held, len(trials), fmean(values) if values else None)
+
+
+def _failures(result: Result) -> str:
+    failed = [t for t in result.trials if t.status is TrialStatus.FAILED]
+    if not failed:
+        return ""
+    reason = (failed[0].error or "no message").strip().splitlines()[-1]
+    return f"{len(failed)} of {len(result.trials)} trials failed: {reason}"

@@ -1,0 +1,129 @@
+"""Text of the values of a record: capacity, interval, bounds, status. Every name is made safe to show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from capbench.contract.bound import FACTS
+from capbench.documents.result import BoundRecord, Capacity, Result
+from capbench.documents.text import number, plain
+from capbench_leaderboard.ranking.comparison import PairedComparison
+from capbench_leaderboard.ranking.ranked_tables import RankingGroup
+
+MAX_LINE_LENGTH = 160
+
+
+def plain_line(text: str, max_length: int = MAX_LINE_LENGTH) -> str:
+    """Untrusted text on one line, of limited length, with control and direction characters made visible."""
+    line = plain(" ".join(text.split()))
+    return line if len(line) <= max_length else f"{line[: max_length - 1]}…"
+
+
+def capacity_text(capacity: Capacity) -> str:
+    """The estimate; "at least" or "below" if only one side is known."""
+    below = "at most " if capacity.kind == "least_budget" else "below "
+    sign = {"estimated": "", "at_least": "at least ", "below": below}[capacity.status]
+    value = f"{capacity.estimate:.0%} hold" if capacity.kind == "success_rate" else number(capacity.estimate)
+    budget = f"{plain_line(capacity.parameter)} " if capacity.parameter else ""
+    return f"{budget}{sign}{value}"
+
+
+def interval_text(capacity: Capacity) -> str:
+    """Both ends of the interval; an unknown end is "open"."""
+    format_end = "{:.0%}".format if capacity.kind == "success_rate" else number
+    low, high = (format_end(end) if end is not None else "open" for end in (capacity.ci_low, capacity.ci_high))
+    return f"{low} to {high}"
+
+
+def lower_bounds(result: Result) -> list[BoundRecord]:
+    """The lower bounds that apply to this record, by id."""
+    return sorted((b for b in result.bounds if b.kind == "lower" and b.value is not None), key=lambda b: b.id)
+
+
+def best_guarantee(result: Result) -> float | None:
+    """The highest lower bound on the number of facts."""
+    return max((b.value for b in lower_bounds(result) if b.quantity == FACTS and b.value is not None), default=None)
+
+
+def kind_text(bound: BoundRecord) -> str:
+    """What a bound states; where less is better, as for D_K, the impossible side is below."""
+    if bound.kind == "upper":
+        return "impossible below" if bound.is_floor else "impossible beyond"
+    return {"lower": "guaranteed", "law": "law"}[bound.kind]
+
+
+def ratios_text(result: Result) -> str:
+    """Measured over bound, for each lower bound that has a ratio."""
+    found = [f"{number(b.ratio)} × {plain_line(b.id)}" for b in lower_bounds(result) if b.ratio is not None]
+    return ", ".join(found) or "–"
+
+
+def constructed_text(result: Result) -> str:
+    """The capacity that explicit weights reach on the same task and architecture."""
+    if result.rates is None:
+        return capacity_text(result.capacity)
+    return capacity_text(result.constructed.capacity) if result.constructed else "–"
+
+
+def comparison_text(compared: tuple[PairedComparison, ...], labels: Mapping[str, str]) -> str:
+    """Which records this one is ahead of or behind on shared trials, and how many only one of the two held."""
+    parts = []
+    for relation in ("ahead of", "undecided with", "behind"):
+        others = [f"{labels[e.other]} ({e.only_this}:{e.only_other})" for e in compared if e.relation == relation]
+        parts += [f"{relation} {', '.join(others)}"] if others else []
+    return "; ".join(parts) or "–"
+
+
+def missing_texts(missing: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Missing names and the reason, with names of the same reason joined."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in missing:
+        by_reason.setdefault(reason, []).append(plain_line(name))
+    return [(", ".join(names), plain_line(reason)) for reason, names in by_reason.items()]
+
+
+def seconds_text(seconds: float) -> str:
+    """Wall time in seconds or minutes."""
+    if seconds < 100:
+        return f"{number(seconds)} s"
+    return f"{number(seconds / 60)} min"
+
+
+def tier_text(tier: int) -> str:
+    """Short name of a tier: 1k, 4k, 16k."""
+    if not tier:
+        return "any size"
+    for unit, letter in ((1_000_000, "M"), (1000, "k")):
+        if tier >= unit:
+            # 1,024 is called 1k and 16,384 is called 16k; 1,500 stays 1.5k.
+            value = tier / unit
+            return f"{round(value)}{letter}" if abs(value / round(value) - 1) < 0.03 else f"{value:.3g}{letter}"
+    return str(tier)
+
+
+def group_text(group: RankingGroup) -> str:
+    """The heading of a table."""
+    suite = f"suite {plain_line(group.suite)}" + (f" {group.suite_version}" if group.suite_version else "")
+    where = f"{suite}, about {tier_text(group.tier)} parameters" if group.is_ranked else "outside a suite, not ranked"
+    solver = "" if group.solver.startswith("adam ") else f", solver {plain_line(group.solver)}"
+    return f"{where}, {status_text(group.is_self_reported)}{solver}" if group.task_version else where
+
+
+def conditions_text(group: RankingGroup) -> str:
+    """What all records of a table have in common; empty if it has none."""
+    if not group.scorer:
+        return ""
+    fields = ", ".join(f"{name}={json.dumps(value)}" for name, value in json.loads(group.task_params).items())
+    facts = (f"Held: {group.scorer}", f"Training: {group.training}", f"Task version {group.task_version}: {fields}")
+    return " ".join(f"{plain_line(fact)}." for fact in facts)
+
+
+def count_text(count: int, noun: str) -> str:
+    """A count with its noun: 1 record, 2,000 records."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def status_text(is_self_reported: bool) -> str:
+    """Whether a record was verified."""
+    return "self-reported" if is_self_reported else "verified"

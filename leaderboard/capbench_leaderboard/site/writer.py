@@ -1,0 +1,215 @@
+"""Writing the site: one folder that works from disk without network, with the same bytes for the same records."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from capbench.errors import BadSetting
+from capbench_leaderboard.charts import chart_specs
+from capbench_leaderboard.process_pool import ProcessPool
+from capbench_leaderboard.ranking.board import Board
+from capbench_leaderboard.ranking.ranked_tables import RankedRow
+from capbench_leaderboard.ranking.record_status import RecordCheck
+from capbench_leaderboard.record_text import count_text, plain_line, tier_text
+from capbench_leaderboard.site.pages import Chart, Link, SitePages, task_charts
+from capbench_leaderboard.site.record_page import record_page
+
+POLICY = (
+    "default-src 'none'; script-src 'self' file:; style-src 'self' file: 'unsafe-inline'; img-src 'self' file: data:; "
+    "base-uri 'none'; form-action 'none'"
+)
+STATIC = ("board.css", "board.js", "theme.js", "LICENSE-vega.txt")
+SITE_MARKER = Path("assets") / "board.js"
+"""A folder that contains this file is a site we wrote and may be replaced."""
+
+
+class RecordJob(NamedTuple):
+    """A record's page to write, in this process or another."""
+
+    row: RankedRow
+    check: RecordCheck | None
+    page: str
+    task_page: str
+    architecture_page: str
+
+
+def write_site(board: Board, folder: Path, pictures: Mapping[str, str], pool: ProcessPool) -> None:
+    """Writes the whole site and replaces an earlier one."""
+    _clear(folder)
+    pages = SitePages(board)
+    _write_assets(folder, pages, pictures)
+    _write_overview(folder, pages, pictures)
+    _write_tasks(folder, pages, pictures)
+    _write_architectures(folder, pages)
+    _write_records(folder, pages, pool)
+
+
+@cache
+def load_templates() -> Environment:
+    """The templates; every value is escaped unless it is already markup."""
+    environment = Environment(
+        loader=PackageLoader("capbench_leaderboard"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        auto_reload=False,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["plain_line"] = plain_line
+    return environment
+
+
+def read_static(name: str) -> str:
+    """A file of the package that is copied into the site."""
+    return (files("capbench_leaderboard") / "static" / name).read_text(encoding="utf-8")
+
+
+@cache
+def vega_script() -> str:
+    """Vega, Vega-Lite and vega-embed in one script, as vl-convert bundles them."""
+    import vl_convert
+
+    script: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # the stub requires an argument that the code does not
+    return script
+
+
+def specs_script() -> str:
+    """The chart specifications as a script, because a page opened from disk may not fetch JSON."""
+    return f"window.CAPBENCH_SPECS={json.dumps(chart_specs(), sort_keys=True, separators=(',', ':'))};\n"
+
+
+def _clear(folder: Path) -> None:
+    if folder.exists() and not (folder / SITE_MARKER).is_file() and any(folder.iterdir()):
+        raise BadSetting(f"the site goes into a folder of its own, got {str(folder)!r} with other files; choose --out")
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in ("assets", "charts", "tasks", "architectures", "records"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+
+
+def _write_assets(folder: Path, pages: SitePages, pictures: Mapping[str, str]) -> None:
+    assets = {name: read_static(name) for name in STATIC}
+    assets |= {"vega.js": vega_script(), "specs.js": specs_script(), "search.js": _search_script(pages)}
+    for name, text in assets.items():
+        (folder / "assets" / name).write_text(text, encoding="utf-8")
+    for name, text in pictures.items():
+        (folder / "charts" / name).write_text(text, encoding="utf-8")
+
+
+def _search_script(pages: SitePages) -> str:
+    """The search index as a script: labels with their pages, tasks and architectures first."""
+    index = [[f"{plain_line(name)} (task)", page] for name, page in pages.tasks.items()]
+    index += [[f"{plain_line(name)} (architecture)", page] for name, page in pages.architectures.items()]
+    for entry in pages.board.entries:
+        result = entry.result
+        label = f"{result.task.name} × {result.architecture.name}, {result.n_parameters:,} parameters, {result.run_id}"
+        index.append([plain_line(label), pages.records[entry.path]])
+    return f"window.CAPBENCH_SEARCH={json.dumps(index, separators=(',', ':'))};\n"
+
+
+def _render(folder: Path, page: str, template: str, values: Mapping[str, object]) -> None:
+    root = "../" * page.count("/")
+    text = load_templates().get_template(template).render({**values, "root": root, "policy": POLICY})
+    (folder / page).write_bytes(text.encode())
+
+
+def _write_overview(folder: Path, pages: SitePages, pictures: Collection[str]) -> None:
+    board = pages.board
+    charts = [_charts(pages, task, "", pictures)[:1] for task in pages.tasks]
+    verified = sum(board.is_verified(entry) for entry in board.entries)
+    records, architectures = (
+        count_text(len(board.entries), "record"),
+        count_text(len(pages.architectures), "architecture"),
+    )
+    counts = f"{records} of {architectures} on {count_text(len(pages.tasks), 'task')}"
+    values = {
+        "title": "Leaderboard",
+        "counts": f"{counts}; {verified:,} verified." if board.entries else "There are no records yet.",
+        "broken": board.broken,
+        "removals": board.removals,
+        "tasks": [_task_link(pages, task) for task in pages.tasks],
+        "architectures": [Link(plain_line(name), page) for name, page in pages.architectures.items()],
+        "table": pages.overview(),
+        "charts": [chart for first in charts for chart in first],
+    }
+    _render(folder, "index.html", "index.html.j2", values)
+
+
+def _charts(
+    pages: SitePages, task: str, root: str, pictures: Collection[str] = (), architecture: str | None = None
+) -> list[Chart]:
+    """The charts of a task, optionally of one architecture only."""
+    own = pages.board.charted_entries(task)
+    if architecture is not None:
+        own = tuple(e for e in own if e.result.architecture.name == architecture)
+    return task_charts(own, plain_line(task), pages.task_slugs[task], pages.links(root), pictures)
+
+
+def _task_link(pages: SitePages, task: str) -> Link:
+    """Links to a task, with its number of records and who may be first at the largest size."""
+    tables = [t for t in pages.board.tables if t.group.task == task and t.rows]
+    ranked = [t for t in tables if t.group.is_ranked]
+    text = count_text(sum(len(table.rows) for table in tables), "record")
+    if ranked:
+        last = max(ranked, key=lambda t: (t.group.suite_version, t.group.tier))
+        names = list(dict.fromkeys(plain_line(r.entry.result.architecture.name) for r in last.rows if r.best == 1))
+        few = ", ".join(names[:6]) + (" and others" if len(names) > 6 else "")
+        text += f"; first at {tier_text(last.group.tier)}: {few}"
+    return Link(plain_line(task), pages.tasks[task], text)
+
+
+def _write_tasks(folder: Path, pages: SitePages, pictures: Collection[str]) -> None:
+    for task, page in pages.tasks.items():
+        charts, sections = _charts(pages, task, "../", pictures), pages.task_sections(task)
+        values = {"title": plain_line(task), "kind": "task", "charts": charts, "sections": sections}
+        _render(folder, page, "task.html.j2", values)
+
+
+def _write_architectures(folder: Path, pages: SitePages) -> None:
+    for name, page in pages.architectures.items():
+        charts = [_charts(pages, task, "../", architecture=name)[:1] for task in pages.tasks]
+        values = {
+            "title": plain_line(name),
+            "kind": "architecture",
+            "charts": [chart for first in charts for chart in first],
+            "sections": [pages.architecture_section(name)],
+        }
+        _render(folder, page, "task.html.j2", values)
+
+
+def _write_records(folder: Path, pages: SitePages, pool: ProcessPool) -> None:
+    """Writes one page per record, in several processes if there are many."""
+    rows = [row for table in pages.board.tables for row in table.rows]
+    jobs = [_job(pages, row) for row in rows]
+    for _ in pool.map(partial(_write_record, folder), jobs):
+        pass
+
+
+def _job(pages: SitePages, row: RankedRow) -> RecordJob:
+    result = row.entry.result
+    return RecordJob(
+        replace(row, compared=(), entry=replace(row.entry, outcomes={})),  # fields that the page does not show
+        pages.board.checks.get(row.entry.path),
+        pages.records[row.entry.path],
+        f"../{pages.tasks[result.task.name]}",
+        f"../{pages.architectures[result.architecture.name]}",
+    )
+
+
+def _write_record(folder: Path, job: RecordJob) -> None:
+    page = record_page(job.row, job.check)
+    values = {
+        "title": f"{page.task} × {page.architecture}",
+        "task_href": job.task_page,
+        "architecture_href": job.architecture_page,
+        "record": page,
+    }
+    _render(folder, job.page, "record.html.j2", values)

@@ -1,0 +1,154 @@
+"""Other ways to find weights and to read capacity: constructions, overload, the papers' protocols, analysis."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from capbench.measure.protocols import PROTOCOLS
+
+SMOKE = ("--preset", "smoke")
+
+
+def document(capbench, *words: str):
+    done = capbench("run", *SMOKE, *words, "--json")
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+@pytest.mark.parametrize(
+    ("task", "arch", "bound"),
+    [("sequences", "mha", "mahdavi2024.examples"), ("bigrams", "aot", "dana2025.associations")],
+)
+def test_a_construction_reaches_its_theorem_on_the_command_line(capbench, task: str, arch: str, bound: str) -> None:
+    result = document(capbench, "--task", task, "--arch", arch, "--solver", "construct")
+    guaranteed = next(b for b in result["bounds"] if b["id"] == bound)
+    assert result["capacity"]["status"] == "at_least"
+    assert result["capacity"]["estimate"] >= guaranteed["value"]
+    assert guaranteed["holds"] is True
+    assert (result["protocol"]["dtype"], result["rates"], result["timing"]["lane_steps"]) == ("float64", None, 0)
+
+
+def test_a_trained_result_shows_guaranteed_constructed_and_trained_side_by_side(capbench) -> None:
+    words = ("--task", "sequences", "--arch", "mha")
+    result = document(capbench, *words)
+    assert result["constructed"]["capacity"]["estimate"] >= 9
+    text = capbench("run", *SMOKE, *words).out
+    assert "examples guaranteed    constructed    trained" in text
+    again = document(capbench, *words)
+    assert again["timing"]["trials_trained"] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--task", "triples", "--arch", "aot"), "construct"),
+        (
+            ("--task", "sequences", "--arch", "mha", "--at", "500"),
+            "construct reaches 9 examples on this pair, got --at 500",
+        ),
+        (("--task", "bigrams", "--arch", "aot", "--lr", "0.1"), "--lr is for training"),
+    ],
+)
+def test_a_construction_that_cannot_be_made_is_one_clear_line(capbench, words: tuple[str, ...], message: str) -> None:
+    got = capbench("run", *SMOKE, *words, "--solver", "construct")
+    assert (got.code, got.out, got.err.count("\n")) == (2, "", 1)
+    assert message in got.err
+
+
+def test_overload_reads_the_facts_held_when_asked_for_all(capbench) -> None:
+    words = ("--task", "bigrams", "--arch", "aot", "--set", "arch.d_model=2", "--set", "arch.n_heads=1", "--overload")
+    result = document(capbench, *words, "--seeds", "3", "--lr", "0.03")
+    assert result["capacity"]["kind"] == "overload"
+    assert {(t["load"], t["steps"]) for t in result["trials"]} == {(144, result["protocol"]["steps"])}
+    for trial in result["trials"]:
+        chance = 1 / 12
+        held = 144 * (trial["metrics"]["accuracy"] - chance) / (1 - chance)
+        assert trial["metrics"]["facts_held"] == pytest.approx(max(0, held), abs=1e-3)
+    low, mean, high = (result["capacity"][k] for k in ("ci_low", "estimate", "ci_high"))
+    assert low < mean < high < 144
+    assert "under overload" in capbench("run", *SMOKE, *words, "--seeds", "3", "--lr", "0.03").out
+
+
+def test_overload_is_refused_where_a_task_has_no_such_reading(capbench) -> None:
+    got = capbench("run", *SMOKE, "--task", "rgr", "--arch", "mha", "--overload")
+    assert got.code == 2
+    assert "rgr has no reading of facts held under overload" in got.err
+
+
+def test_the_authors_protocol_is_a_named_option_on_any_run(capbench) -> None:
+    words = ("--task", "bigrams", "--arch", "aot", "--at", "100", "--seeds", "2", "--protocol", "dana2025")
+    result = document(capbench, *words, "--steps", "120")
+    protocol = result["protocol"]
+    assert (protocol["name"], protocol["learning_rates"]) == ("dana2025", [0.01])
+    assert result["solver"]["params"]["decay"] == "linear"
+    assert result["solver"]["params"]["final_share"] == pytest.approx(0.05)
+    assert {trial["steps"] for trial in result["trials"]} == {120}
+    assert "--protocol dana2025" in result["command"]
+    assert PROTOCOLS["dana2025"].steps == 4096
+    relation = document(
+        capbench,
+        "--task",
+        "rgr",
+        "--arch",
+        "mha",
+        "--at",
+        "10",
+        "--seeds",
+        "1",
+        "--protocol",
+        "mahdavi2024",
+        "--steps",
+        "60",
+    )
+    assert relation["protocol"]["name"] == "mahdavi2024"
+    wrong = capbench("run", *SMOKE, "--task", "rgr", "--arch", "mha", "--protocol", "dana")
+    assert "no protocol named 'dana'; did you mean 'dana2025'?" in wrong.err
+
+
+def test_analysis_on_request_puts_tensor_ranks_into_the_result(capbench) -> None:
+    words = ("--task", "triples", "--arch", "aot", "--at", "20", "--seeds", "1", "--lr", "0.02")
+    plain = document(capbench, *words)
+    assert "layer_cp_rank_estimate" not in plain["data"]
+    analysed = document(capbench, *words, "--analyse")
+    assert analysed["data"]["layer_rank_by_value"] <= 8
+    assert analysed["data"]["database_rank_lower"] <= analysed["data"]["database_rank_upper"] <= 20
+    layer = next(bound for bound in analysed["bounds"] if bound["id"] == "wong2025.layer_rank")
+    assert (layer["measured"], layer["holds"]) == (analysed["data"]["layer_rank_lower"], True)
+    assert {f"tau_{tau}_rank_lower" for tau in ("0.5", "0.95", "0.99")} <= set(analysed["data"])
+
+
+def test_the_assumptions_of_the_theorem_are_in_the_result(capbench) -> None:
+    result = document(capbench, "--task", "sequences", "--arch", "mha", "--at", "20", "--seeds", "1", "--lr", "0.05")
+    assert result["data"] == {"context_rank_share": 1.0, "query_kruskal_share": 1.0}
+    assert all(trial["data"] for trial in result["trials"])
+
+
+def test_analysis_is_refused_where_neither_task_nor_architecture_has_one(capbench) -> None:
+    got = capbench("run", *SMOKE, "--task", "rgr", "--arch", "mha", "--analyse")
+    assert (got.code, got.err.count("\n")) == (2, 1)
+    assert "rgr has no analysis of trained models, nor has mha on it" in got.err
+
+
+def test_an_architecture_tells_of_its_inside_on_request(capbench) -> None:
+    words = ("--task", "sequences", "--arch", "mha", "--at", "9", "--seeds", "1")
+    trained = document(capbench, *words, "--lr", "0.05", "--analyse")
+    assert 0 <= trained["data"]["saturation_share"] <= 1
+    assert trained["data"]["query_kruskal_share"] == 1
+    written = document(capbench, *words, "--solver", "construct", "--analyse")
+    assert written["data"]["saturation_share"] > trained["data"]["saturation_share"]  # saturated on purpose
+
+
+def test_a_model_that_holds_all_it_was_asked_for_was_not_overloaded(capbench) -> None:
+    words = ("--task", "bigrams", "--arch", "aot", "--overload", "--at", "10", "--seeds", "2", "--lr", "0.03")
+    capacity = document(capbench, *words)["capacity"]
+    assert (capacity["status"], capacity["ci_high"]) == ("at_least", None)
+
+
+def test_bits_under_a_protocol_that_scores_batches_are_those_of_all_facts(capbench) -> None:
+    words = ("--task", "bigrams", "--arch", "aot", "--at", "40", "--seeds", "1")
+    by_batches = document(capbench, *words, "--protocol", "dana2025", "--steps", "1500")
+    assert by_batches["metrics"]["accuracy"] > 0.99
+    assert 0.8 * 40 * 3.585 < by_batches["bits"] <= 40 * 3.585, "nearly log2(12) bits for each of 40 facts"
+    assert "solver." not in by_batches["command"]

@@ -1,0 +1,172 @@
+"""The threshold search: intervals with the stated coverage, few trials, the same trials after an interruption."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from capbench.measure.search import (
+    Axis,
+    Observation,
+    SearchPlan,
+    Status,
+    Threshold,
+    fit_threshold,
+    next_trials,
+    snap,
+    wilson,
+)
+
+PLAN = SearchPlan(Axis(1, 4032), bracket=(10.0, 1600.0))
+
+
+def draw(midpoint: float, scale: float, at: int, rising: bool, rng: np.random.Generator) -> bool:
+    z = (math.log(midpoint) - math.log(at)) / scale
+    return bool(rng.random() < 1 / (1 + math.exp(min(50.0, max(-50.0, z if rising else -z)))))
+
+
+def search(midpoint: float, scale: float, plan: SearchPlan, rng: np.random.Generator) -> tuple[Threshold, int]:
+    seen: list[Observation] = []
+    while wanted := next_trials(seen, plan):
+        seen += [Observation(at, seed, draw(midpoint, scale, at, plan.axis.rising, rng)) for at, seed in wanted]
+    return fit_threshold(seen, plan.axis), len(seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scale", "rising", "most"), [(0.03, False, 0.99), (0.12, False, 0.98), (0.2, True, 0.98)])
+def test_intervals_cover_the_truth_as_often_as_they_say(scale: float, rising: bool, most: float) -> None:
+    # A step sharper than the spacing of the loads leaves the interval wider than necessary: it covers more often.
+    rng = np.random.default_rng(20240611)
+    plan = replace(PLAN, axis=replace(PLAN.axis, rising=rising))
+    covered = 0
+    for _ in range(300):
+        midpoint = float(rng.uniform(20, 1000))
+        found, _ = search(midpoint, scale, plan, rng)
+        assert found.ci_low is not None
+        assert found.ci_high is not None
+        covered += found.ci_low <= midpoint <= found.ci_high
+    assert 0.90 <= covered / 300 <= most
+
+
+def test_a_search_stops_at_the_width_asked_for_and_spends_more_for_less() -> None:
+    rng = np.random.default_rng(3)
+    narrow, n_narrow = search(200.0, 0.1, PLAN, rng)
+    wide, n_wide = search(200.0, 0.1, replace(PLAN, ci_width=0.2), rng)
+    assert narrow.relative_half_width <= 0.05
+    assert wide.relative_half_width <= 0.2
+    assert n_wide < n_narrow < PLAN.budget
+
+
+def test_the_budget_is_never_exceeded() -> None:
+    rng = np.random.default_rng(3)
+    _, n_trials = search(200.0, 0.8, replace(PLAN, budget=50), rng)
+    assert n_trials == 50
+
+
+def test_an_interrupted_search_continues_with_the_same_trials() -> None:
+    def observe(pairs: list[tuple[int, int]]) -> list[Observation]:
+        return [Observation(at, seed, at * (1 + 0.01 * seed) < 222) for at, seed in pairs]
+
+    seen: list[Observation] = []
+    rounds = []
+    while wanted := next_trials(seen, PLAN):
+        rounds.append(wanted)
+        seen += observe(wanted)
+    again: list[Observation] = []
+    for expected in rounds:
+        assert next_trials(again, PLAN) == expected
+        again += observe(expected)
+    assert next_trials(again, PLAN) == []
+
+
+def test_a_search_recovers_from_a_wrong_bracket() -> None:
+    rng = np.random.default_rng(1)
+    for midpoint in (3.0, 3000.0):
+        found, _ = search(midpoint, 0.1, replace(PLAN, bracket=(100.0, 150.0)), rng)
+        assert found.status is Status.ESTIMATED
+        assert found.estimate == pytest.approx(midpoint, rel=0.25)
+
+
+def test_it_says_at_least_where_even_the_largest_load_is_held() -> None:
+    plan = replace(PLAN, axis=Axis(1, 64), bracket=(8.0, 64.0))
+    found, n_trials = search(1e6, 0.1, plan, np.random.default_rng(0))
+    assert (found.status, found.estimate, found.ci_high) == (Status.AT_LEAST, 64, None)
+    assert found.ci_low is not None
+    assert 32 < found.ci_low < 64
+    assert n_trials > plan.first_points * plan.first_seeds - 4
+
+
+def test_it_says_below_where_even_the_smallest_load_is_not_held() -> None:
+    found, _ = search(0.01, 0.1, PLAN, np.random.default_rng(0))
+    assert (found.status, found.estimate, found.ci_low) == (Status.BELOW, 1, None)
+
+
+def test_success_rises_along_the_axis_of_a_minimised_parameter() -> None:
+    plan = replace(PLAN, axis=Axis(1, 512, rising=True), bracket=(1.0, 32.0))
+    found, _ = search(12.0, 0.1, plan, np.random.default_rng(0))
+    assert found.estimate == pytest.approx(12.0, rel=0.15)
+    never, _ = search(1e6, 0.1, plan, np.random.default_rng(0))
+    assert (never.status, never.estimate) == (Status.AT_LEAST, 512)
+
+
+def test_a_sharp_step_ends_between_two_whole_numbers() -> None:
+    def observe(at: int, seed: int) -> Observation:
+        return Observation(at, seed, at <= 12)
+
+    seen: list[Observation] = []
+    while wanted := next_trials(seen, PLAN):
+        seen += [observe(at, seed) for at, seed in wanted]
+    found = fit_threshold(seen, PLAN.axis)
+    assert found.ci_low is not None
+    assert found.ci_high is not None
+    assert 12 <= found.ci_low < found.ci_high <= 13.2
+
+
+def test_failed_trials_count_towards_the_budget_and_not_in_the_fit() -> None:
+    ran = [Observation(at, 0, at < 100) for at in (25, 50, 100, 200)]
+    broken = [Observation(50, seed, None) for seed in range(1, 5)]
+    assert fit_threshold(ran + broken, PLAN.axis) == fit_threshold(ran, PLAN.axis)
+    assert not {(50, seed) for seed in range(1, 5)} & set(next_trials(ran + broken, PLAN))
+    assert next_trials([Observation(50, 0, None)], PLAN) == []
+
+
+@pytest.mark.parametrize(("held", "trials"), [(0, 8), (8, 8), (3, 10), (50, 100)])
+def test_wilson_intervals_are_those_of_scipy(held: int, trials: int) -> None:
+    expected = binomtest(held, trials).proportion_ci(0.95, method="wilson")
+    assert wilson(held, trials) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_snapping_keeps_small_loads_whole_and_large_ones_on_a_shared_grid() -> None:
+    axis = Axis(1, 4032)
+    assert [snap(x, axis) for x in (0.2, 1, 2, 3, 5, 8)] == [1, 1, 2, 3, 5, 8]
+    grid = {snap(x, axis) for x in np.linspace(100, 200, 400)}
+    assert len(grid) == 17
+    assert snap(1e9, axis) == 4032
+
+
+def test_an_axis_of_fours_is_searched_in_fours() -> None:
+    plan = replace(PLAN, axis=Axis(4, 512, rising=True, unit=4), bracket=(4.0, 128.0))
+    seen: list[Observation] = []
+    while wanted := next_trials(seen, plan):
+        assert all(at % 4 == 0 for at, _ in wanted)
+        seen += [Observation(at, seed, at >= 20) for at, seed in wanted]
+    found = fit_threshold(seen, plan.axis)
+    assert 16 <= found.estimate <= 20
+
+
+def test_failures_far_from_the_transition_do_not_drag_the_midpoint() -> None:
+    """Training that fails now and then at easy loads, on a curve whose midpoint is 200."""
+    rng = np.random.default_rng(0)
+    loads = [round(1.05**k) for k in range(120)]
+    seen = [
+        Observation(load, seed, draw(200, 0.1, load, False, rng) and rng.random() < 0.97)
+        for load in loads
+        for seed in range(24)
+    ]
+    found = fit_threshold(seen, Axis(1, 400))
+    assert found.ci_low < 200 < found.ci_high
+    assert found.estimate == pytest.approx(200, rel=0.04)

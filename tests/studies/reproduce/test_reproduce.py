@@ -1,0 +1,286 @@
+"""Reproducing: recipes are listed, run, resumed and judged; their pages follow from their data and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from capbench.errors import BadDocument, UnknownName
+from capbench.report.reproduction.page import DATA, render_pages
+from capbench.report.reproduction.plot import _in_order
+from capbench.studies.reproduce.claims import FitClaim, LargerClaim, RatioClaim, TableClaim, TrendClaim, ValueClaim
+from capbench.studies.reproduce.data import data_text, read_reproduction
+from capbench.studies.reproduce.figure import Figure
+from capbench.studies.reproduce.recipe import (
+    PaperRecipe,
+    RecipeSweep,
+    all_recipes,
+    find_recipes,
+    load_recipe,
+    recipe_names,
+)
+
+ROOT = Path(__file__).parents[3]
+PUBLISHED = ROOT / "docs" / "reproductions"
+OWN = """
+name = "own"
+paper = "mine"
+title = "Two heads hold more than one"
+about = "A recipe of the user's."
+
+[[sweeps]]
+id = "heads"
+label = "d_qk = d_vo"
+task = "triples"
+arch = "aot"
+preset = "smoke"
+at = 20
+overload = true
+seeds = 3
+steps = 40
+rates = [0.03]
+set = ["arch.d_model=4"]
+grid = { "arch.n_heads" = [1, 2, 4, 6], "arch.d_qk+arch.d_vo" = [1, 2] }
+[sweeps.paper]
+seeds = 50
+
+[[claims]]
+id = "more"
+claim = "more heads hold more"
+pedigree = "derived"
+where = "nowhere but here"
+kind = "trend"
+sweep = "heads"
+x = "arch.n_heads"
+y = "metrics.accuracy"
+expected = "rises"
+
+[[claims]]
+id = "table"
+claim = "a table | with a bar"
+pedigree = "derived"
+where = "nowhere but here"
+kind = "table"
+sweep = "heads"
+y = "metrics.accuracy"
+published = [0, 0, 0, 0, 0, 0, 0, 0]
+within = 0.001
+
+[[figures]]
+id = "lines"
+title = "Accuracy <b>against</b> heads"
+kind = "lines"
+sweeps = ["heads"]
+x = "arch.n_heads"
+y = "metrics.accuracy"
+series = "arch.d_vo"
+bound = "wong2025.layer_rank"
+published = true
+
+[[figures]]
+id = "map"
+title = "Accuracy over both"
+kind = "heat_map"
+sweeps = ["heads"]
+x = "arch.n_heads"
+series = "arch.d_vo"
+y = "metrics.accuracy"
+
+[[figures]]
+id = "points"
+title = "With a fitted line"
+kind = "points"
+sweeps = ["heads"]
+x = "arch.n_heads"
+y = "metrics.accuracy"
+only = { "arch.d_vo" = 2 }
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    path = tmp_path / "own.toml"
+    path.write_text(OWN)
+    return path
+
+
+def test_a_recipe_of_the_users_is_run_judged_drawn_and_written(capbench, own: Path, tmp_path: Path) -> None:
+    out = tmp_path / "pages"
+    done = capbench("reproduce", str(own), "--out", str(out))
+    assert done.code == 0, done.err
+    assert "[8/8] own/heads arch.n_heads=6 arch.d_qk+arch.d_vo=2: " in done.err
+    assert re.search(r"^a table \| with a bar .*\b(does not|agrees in direction)$", done.out, re.MULTILINE)
+    assert {p.name for p in out.iterdir()} == {
+        "index.md",
+        "mine.md",
+        "data",
+        *(f"own-{f}.svg" for f in ("lines", "map", "points")),
+    }
+    page = (out / "mine.md").read_text()
+    assert "# mine" in page
+    assert "![Accuracy &lt;b&gt;against&lt;/b&gt; heads](own-lines.svg)" in page
+    assert "a table \\| with a bar" in page
+    assert "Under `--preset paper`: seeds = 50" in page
+    assert "[mine](mine.md#own)" in (out / "index.md").read_text()
+
+
+def test_a_second_call_trains_nothing_and_writes_the_same_bytes(capbench, own: Path, tmp_path: Path) -> None:
+    out = tmp_path / "pages"
+    capbench("reproduce", str(own), "--out", str(out))
+    first = {path: path.read_bytes() for path in sorted(out.rglob("*.*"))}
+    again = capbench("reproduce", str(own), "--out", str(out), "--json")
+    assert again.err.count("(stored)") == 8
+    assert {path: path.read_bytes() for path in sorted(out.rglob("*.*"))} == first
+    (document,) = json.loads(again.out)
+    assert [each["claim"] for each in document["verdicts"]] == ["more", "table"]
+    assert len(document["data"]["sweeps"][0]["points"]) == 8
+
+
+def test_the_page_names_who_trained(capbench, own: Path, tmp_path: Path) -> None:
+    capbench("reproduce", str(own), "--out", str(tmp_path), "--device", "cpu")
+    (path,) = (tmp_path / DATA).glob("*.json")
+    data = json.loads(path.read_text())
+    made = data["environment"]
+    machine = {name: value for name, value in made.items() if name not in ("plugins", "workers")}
+    assert f", on {made['device_name']} with {made['threads']} thread" in render_pages(tmp_path)["mine.md"]
+    hardware = ("one chip", "one chip", "another chip")
+    made["workers"] = [
+        {**machine, "device_name": name, "node": f"n{i}", "plugins": [], "trials": 1} for i, name in enumerate(hardware)
+    ]
+    made.update(device_name="see workers", threads=1)
+    path.write_text(json.dumps(data))
+    assert ", on one chip and another chip with 1 thread per worker;" in render_pages(tmp_path)["mine.md"]
+
+
+def test_axes_of_a_heat_map_stand_in_order() -> None:
+    assert _in_order([16, 32, 8, 32]) == ["8", "16", "32"]
+    assert _in_order(["softmax", "max"]) == ["softmax", "max"]
+
+
+def test_typed_options_say_where_it_is_computed_and_not_what(capbench, own: Path, tmp_path: Path) -> None:
+    done = capbench("reproduce", str(own), "--out", str(tmp_path / "p"), "--device", "cuda:99")
+    assert done.code != 0
+    assert "error: 8 runs failed; the first: " in done.err
+    assert "cuda:99" in done.err
+    assert not (tmp_path / "p").exists()
+    assert "No such option" in capbench("reproduce", str(own), "--seeds", "3").err
+
+
+def test_a_point_that_fails_stays_with_its_reason_and_ends_in_exit_code_1(capbench, own: Path, tmp_path: Path) -> None:
+    own.write_text(OWN.replace("[1, 2, 4, 6]", "[0, 2, 4, 6]"))
+    done = capbench("reproduce", str(own), "--out", str(tmp_path / "p"))
+    assert done.code == 1
+    assert "failed: arch.n_heads=0 arch.d_qk+arch.d_vo=1: aot.n_heads: Input should be greater" in done.out
+    assert "error: 2 runs failed" in done.err
+    assert "failed: aot.n_heads" in (tmp_path / "p" / "mine.md").read_text()
+
+
+def test_without_a_name_the_recipes_are_listed(capbench) -> None:
+    done = capbench("reproduce")
+    assert done.code == 0
+    for recipe in all_recipes():
+        assert re.search(
+            rf"^{recipe.name} +{recipe.paper} .* {len(recipe.sweeps)} +{recipe.n_runs()}$", done.out, re.MULTILINE
+        )
+
+
+def test_a_name_is_a_recipe_or_all_of_a_paper(capbench) -> None:
+    assert [recipe.name for recipe in find_recipes("dana2025-heads")] == ["dana2025-heads"]
+    papers = {recipe.paper for recipe in all_recipes()}
+    assert {recipe.name for paper in papers for recipe in find_recipes(paper)} == set(recipe_names())
+    with pytest.raises(UnknownName, match="no recipe or paper named 'dana2025-haeds'; did you mean 'dana2025-heads'"):
+        find_recipes("dana2025-haeds")
+    both = capbench("reproduce", "dana2025", "--all")
+    assert (both.code, "--all is every recipe; leave 'dana2025' out" in both.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("id = \"heads\"", ""), "own.toml: sweeps.0.id: is required"),
+        (("seeds = 3", "seed = 3"), "sweeps.0.seed: no field named 'seed'; did you mean 'seeds'"),
+        (("within = 0.001", "witin = 0.001"), "claims.1.table.witin: no field named 'witin'; did you mean 'within'"),
+        (("kind = \"trend\"", "kind = \"trent\""), "claims.0: Input tag 'trent' found using 'kind' does not match"),
+        (("sweep = \"heads\"", "sweep = \"haeds\""), "claim more: no sweep named 'haeds'; did you mean 'heads'"),
+        (("expected = \"rises\"", "expected = \"flat\""), "`within` belongs to expected = \"flat\""),
+        (("pedigree = \"derived\"", "pedigree = \"rumour\""), "claims.0.trend.pedigree: Input should be 'paper'"),
+        (("id = \"map\"", "id = \"lines\""), "two figures have the id 'lines'; give each its own"),
+        (("y = \"metrics.accuracy\"\nexpected", "y = \"metrics.accuracy(\"\nexpected"), "more: cannot evaluate"),
+        (("seeds = 50", "seeds = \"many\""), "sweeps.0: paper.seeds: Input should be a valid integer, got 'many'"),
+        (("\"arch.n_heads\" = [1, 2, 4, 6]", "\"heads\" = [1]"), "sweeps.0: at smoke: --grid takes task.FIELD"),
+        (("only = { \"arch.d_vo\" = 2 }", "across = [\"1\"]"), "`across` lists the values that stand for {} in y"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_recipe_is_one_line_that_names_file_field_and_fix(own: Path, change, message: str) -> None:
+    assert change[0] in OWN
+    own.write_text(OWN.replace(*change, 1))
+    with pytest.raises(BadDocument, match=re.escape(message)) as caught:
+        find_recipes(str(own))
+    assert str(caught.value).startswith(str(own))
+
+
+def test_the_presets_of_a_recipe_replace_only_what_they_name(own: Path) -> None:
+    (recipe,) = find_recipes(str(own))
+    (sweep,) = recipe.sweeps
+    assert (sweep.at_size("standard").seeds, sweep.at_size("paper").seeds) == (3, 50)
+    assert sweep.at_size("paper").steps == 40
+    other = load_recipe("dana2025-heads").sweeps[0]
+    assert [other.at_size(size).preset for size in ("smoke", "standard", "paper")] == ["smoke", "standard", "paper"]
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_says_where_its_numbers_come_from(name: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.name == name
+    assert name.startswith(recipe.paper)
+    assert recipe.claims
+    assert recipe.figures
+    assert {claim.pedigree for claim in recipe.claims} <= {"paper", "code", "derived", "protocol"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", recipe_names())
+def test_the_smoke_size_of_every_recipe_runs(capbench, name: str, tmp_path: Path) -> None:
+    started = time.process_time()
+    done = capbench("reproduce", name, "--preset", "smoke", "--out", str(tmp_path))
+    assert done.code == 0, done.err
+    recipe = load_recipe(name)
+    data = read_reproduction(tmp_path / DATA / f"{name}.json")
+    assert not data.failures()
+    for figure in recipe.figures:
+        assert "<svg" in (tmp_path / f"{name}-{figure.id}.svg").read_text()
+    print(f"{name}: {time.process_time() - started:.1f} s")
+
+
+def test_every_published_page_is_what_its_data_render_to() -> None:
+    for name, text in render_pages(PUBLISHED).items():
+        assert (PUBLISHED / name).read_text(encoding="utf-8") == text, f"{name}: run `capbench reproduce` again"
+
+
+def test_published_data_belong_to_the_recipes_of_today() -> None:
+    for path in sorted((PUBLISHED / DATA).glob("*.json")):
+        data = read_reproduction(path)
+        assert data.size == "standard"
+        assert data.recipe == load_recipe(path.stem), f"{path.stem}: the recipe has changed since; run it again"
+        assert data_text(data) == path.read_text(encoding="utf-8")
+
+
+def test_a_recipe_is_the_same_after_it_was_written_into_data(own: Path) -> None:
+    for recipe in [*all_recipes(), *find_recipes(str(own))]:
+        assert PaperRecipe.model_validate_json(recipe.model_dump_json(exclude_unset=True), strict=True) == recipe
+
+
+def test_the_recipe_of_the_documents_runs_and_every_field_is_explained(capbench, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    (toml,) = re.findall(r'^```toml title="mine.toml"\n(.*?)^```$', text, re.DOTALL | re.MULTILINE)
+    (tmp_path / "mine.toml").write_text(toml)
+    done = capbench("reproduce", str(tmp_path / "mine.toml"), "--preset", "smoke", "--out", str(tmp_path / "out"))
+    assert done.code == 0, done.err
+    models = [RecipeSweep, TableClaim, ValueClaim, TrendClaim, LargerClaim, FitClaim, RatioClaim, Figure]
+    fields = {name for model in models for name in model.model_fields} - set(PaperRecipe.model_fields)
+    words = set(re.findall(r"\w+", text))
+    assert fields <= words, fields - words

@@ -1,0 +1,338 @@
+"""Suites: files that declare them, a plan that is the same on every machine, records that a second call keeps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from capbench.documents.strict_json import read_result
+from capbench.engine.trials import Setup, Training, TrialSpec
+from capbench.errors import BadDocument, BadSetting, UnknownName
+from capbench.registry.registry import load_registry
+from capbench.studies import jobs
+from capbench.studies.records import read_missing
+from capbench.studies.suite import Suite, load_suite, suite_names
+from capbench.studies.suite_run import SuitePlan, make_plan, parse_shard
+
+TINY = """
+name = "tiny"
+version = 3
+preset = "smoke"
+tasks = ["triples"]
+architectures = ["mha", "mlp"]
+tiers = [400]
+seeds = 2
+budget = 5
+ci_width = 0.5
+"""
+MHA_FITS = """
+[[rules]]
+architectures = ["mha"]
+set = ["arch.d_model=8"]
+"""
+
+
+@pytest.fixture(scope="module")
+def standard() -> SuitePlan:
+    return make_plan(load_suite("standard"), load_registry())
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY + MHA_FITS)
+    return path
+
+
+def declared(tmp_path: Path, text: str) -> Suite:
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    return load_suite(str(path))
+
+
+def test_every_built_in_suite_is_valid_and_named_like_its_file() -> None:
+    assert {"smoke", "standard", "paper"} <= set(suite_names())
+    for name in suite_names():
+        assert load_suite(name).name == name
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ('seedz = 3\nname = "own"', r"own\.toml: seedz: no field named 'seedz'; did you mean 'seeds'\?"),
+        ("name = 7", r"own\.toml: name: .*string, got 7"),
+        ('name = "own"\npreset = "smoke', r"own\.toml: must be a readable TOML file: "),
+        ("", r"own\.toml: name: is required; add it"),
+        ('name = "own"\n[[rules]]\ntask = ["rgr"]', r"rules\.0\.task: no field named 'task'; did you mean 'tasks'\?"),
+        ('name = "own"\n[[rules]]\ntiers = [2000]', r"names the tier 2000; the suite has \[1000\]"),
+        (
+            'name = "own"\n[[rules]]\narchitectures = ["mlp"]\nset = ["task.n_items=8"]',
+            r"rules\.0: a rule for some architectures may only set arch\.FIELD=VALUE",
+        ),
+        ('name = "own"\n[[rules]]\narchitectures = ["mlp"]\nsteps = 5', "must be the same for all"),
+    ],
+)
+def test_a_mistake_in_a_suite_is_one_line_with_file_field_and_fix(tmp_path: Path, change: str, message: str) -> None:
+    with pytest.raises(BadDocument, match=message):
+        declared(tmp_path, "version = 1\ntiers = [1000]\n" + change)
+
+
+def test_a_suite_that_is_not_there_is_refused_by_name_and_by_path(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="no suite named 'standart'; did you mean 'standard'"):
+        load_suite("standart")
+    with pytest.raises(BadDocument, match=r"nowhere\.toml: must be a readable TOML file"):
+        load_suite(str(tmp_path / "nowhere.toml"))
+
+
+def test_the_later_rule_counts_and_the_fields_of_all_rules_are_set(tmp_path: Path) -> None:
+    rules = '[[rules]]\nsteps = 7\nset = ["task.n_values=6"]\n[[rules]]\ntasks = ["triples"]\nsteps = 9\n'
+    plan = make_plan(declared(tmp_path, TINY + MHA_FITS + rules), load_registry())
+    assert {cell.request.options.steps for cell in plan.cells} == {9}
+    assert {cell.request.task.plugin.n_values for cell in plan.cells} == {6}
+
+
+def test_a_wrong_field_in_a_rule_names_the_suite_and_the_pair(tmp_path: Path) -> None:
+    suite = declared(tmp_path, TINY + '[[rules]]\nset = ["task.n_items=3"]\n')
+    with pytest.raises(UnknownName, match="suite tiny, triples × mha at 400: no field of triples named 'n_items'"):
+        make_plan(suite, load_registry())
+
+
+def test_the_standard_suite_has_every_fitting_pair_at_every_tier_or_a_reason(standard: SuitePlan) -> None:
+    cells = {planned.name for planned in standard.cells}
+    missing = {(m.task, m.architecture, m.tier): m.reason for m in standard.missing}
+    fitting = {(task, name) for task, name, _ in cells | set(missing)}
+    assert ("triples", "aot") in fitting
+    assert ("rgr", "aot") not in fitting, "a pair that does not fit at all has no cell"
+    assert cells | set(missing) == {(*setup, tier) for setup in fitting for tier in (1000, 4000, 16000)}
+    assert not cells & set(missing)
+    assert "names no width" in missing["rgr", "bilinear", 4000]
+    assert missing["rgr", "mlp", 16000].startswith("left out: ")
+    assert all(abs(p.request.n_parameters - p.cell.tier) <= 0.05 * p.cell.tier for p in standard.cells)
+
+
+def test_architectures_of_a_tier_are_compared_on_the_same_task_and_training(standard: SuitePlan) -> None:
+    conditions: dict[tuple[str, int], set[object]] = {}
+    for planned in standard.cells:
+        task, used = planned.request.task.plugin, planned.request.protocol
+        same = (task, used.learning_rates, used.steps, used.seeds, used.ci_width, used.preset)
+        conditions.setdefault((planned.task, planned.cell.tier), set()).add(same)
+    assert len(conditions) == 11
+    assert {len(each) for each in conditions.values()} == {1}
+
+
+def test_a_seed_means_the_same_facts_for_every_architecture_of_a_suite(standard: SuitePlan) -> None:
+    seeds: dict[tuple[str, int], set[int]] = {}
+    for planned in standard.cells:
+        r = planned.request
+        setup = Setup(r.task, r.architecture, r.solver, Training(r.task.plugin.criterion, 10))
+        seeds.setdefault((planned.task, planned.cell.tier), set()).add(setup.data_seed(TrialSpec(40, 3, 0.1)))
+    assert {len(each) for each in seeds.values()} == {1}
+
+
+def test_shards_are_disjoint_complete_and_balanced(standard: SuitePlan) -> None:
+    shards = [standard.shard(part, 7) for part in range(1, 8)]
+    names = [planned.name for shard in shards for planned in shard.cells]
+    assert sorted(names) == sorted(planned.name for planned in standard.cells)
+    assert len(set(names)) == len(names)
+    for tier in (1000, 4000, 16000):
+        shares = [sum(planned.cell.tier == tier for planned in shard.cells) for shard in shards]
+        assert max(shares) - min(shares) <= 1
+
+
+def test_the_plan_is_the_same_whatever_the_order_in_which_plugins_were_found(tiny: Path) -> None:
+    found = load_registry()
+    reordered = replace(
+        found,
+        tasks=dict(reversed(found.tasks.items())),
+        architectures=dict(reversed(found.architectures.items())),
+    )
+    suite = load_suite("smoke").model_copy(update={"tasks": (), "architectures": ()})
+    plans = [make_plan(suite, registry) for registry in (found, reordered)]
+    assert [p.name for p in plans[0].cells] == [p.name for p in plans[1].cells]
+    assert plans[0].missing == plans[1].missing
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "4", "1/0", "a/b", "-1/3", "1/2/3", ""])
+def test_a_shard_that_is_no_part_is_refused(text: str) -> None:
+    with pytest.raises(BadSetting, match="--shard takes PART/PARTS such as 3/16"):
+        parse_shard(text)
+    assert parse_shard("3/16") == (3, 16)
+
+
+def test_a_suite_writes_one_record_per_cell_and_a_table(capbench, tiny: Path) -> None:
+    done = capbench("suite", str(tiny))
+    assert done.code == 0, done.err
+    assert "400 parameters" in done.out
+    assert "[2/2] triples × mlp at 400: " in done.err
+    paths = sorted(Path("records/tiny/triples").iterdir())
+    assert [path.name.split("-")[0] for path in paths] == ["mha", "mlp"]
+    for path in paths:
+        record = read_result(path)
+        assert record.suite is not None
+        assert (record.suite.name, record.suite.version, record.suite.tier) == ("tiny", 3, 400)
+        assert path.name == f"{record.architecture.name}-{record.n_parameters}-{record.run_id}.json"
+        assert record.trials
+        assert {trial.seed for trial in record.trials} <= {0, 1}
+    assert read_missing(Path("records/tiny/missing.json")) == []
+
+
+def test_the_trials_of_a_cell_are_those_of_the_command_in_its_record(capbench, tiny: Path) -> None:
+    assert capbench("suite", str(tiny), "--archs", "mlp").code == 0
+    (path,) = Path("records/tiny/triples").iterdir()
+    record = read_result(path)
+    assert "--budget 5" in record.command
+    alone = json.loads(capbench(*record.command.split()[1:], "--json").out)
+    assert alone["run_id"] == record.run_id
+    assert alone["timing"]["trials_trained"] == 0
+    assert [trial["key"] for trial in alone["trials"]] == [trial.key for trial in record.trials]
+
+
+def test_a_second_call_trains_nothing_and_changes_no_byte(capbench, tiny: Path) -> None:
+    capbench("suite", str(tiny))
+    before = {path: path.read_bytes() for path in Path("records").rglob("*.json")}
+    again = capbench("suite", str(tiny))
+    assert "(stored)" in again.err
+    assert {path: path.read_bytes() for path in Path("records").rglob("*.json")} == before
+
+
+def test_records_that_were_lost_come_back_from_the_store_with_their_first_timing(capbench, tiny: Path) -> None:
+    capbench("suite", str(tiny))
+    before = {path: path.read_bytes() for path in Path("records").rglob("*.json")}
+    for path in before:
+        path.unlink()
+    assert capbench("suite", str(tiny)).code == 0
+    assert {path: path.read_bytes() for path in Path("records").rglob("*.json")} == before
+
+
+def test_shards_together_write_what_the_whole_writes(capbench, tiny: Path) -> None:
+    assert capbench("suite", str(tiny), "--out", "whole").code == 0
+    for part in ("1/2", "2/2"):
+        assert capbench("suite", str(tiny), "--shard", part, "--out", "parts").code == 0
+    whole, parts = (
+        {path.relative_to(root): path.read_bytes() for path in Path(root).rglob("*.json")}
+        for root in ("whole", "parts")
+    )
+    assert whole == parts
+
+
+def test_a_dry_run_prints_the_plan_and_touches_nothing(capbench, tiny: Path) -> None:
+    done = capbench("suite", str(tiny), "--dry-run")
+    assert "capbench run --task triples --arch mlp --preset smoke" in done.out
+    assert "2 runs" in done.out
+    assert not Path("records").exists()
+
+
+def test_a_new_result_replaces_the_old_record_of_its_cell(capbench, tiny: Path) -> None:
+    capbench("suite", str(tiny), "--archs", "mlp")
+    (old,) = Path("records/tiny/triples").iterdir()
+    tiny.write_text(tiny.read_text().replace("budget = 5", "budget = 6"))
+    capbench("suite", str(tiny), "--archs", "mlp")
+    (new,) = Path("records/tiny/triples").iterdir()
+    assert new != old
+
+
+BROKEN = """
+import torch
+from typing import ClassVar
+from capbench import Architecture, Lookup, UnsupportedSignature, hookimpl
+
+
+class Broken(Architecture):
+    "Builds, and then cannot be trained."
+    name: ClassVar[str] = "broken"
+    width: int = 8
+
+    def build(self, signature):
+        if not isinstance(signature, Lookup):
+            raise UnsupportedSignature("lookup tasks only")
+        return Module(self.width)
+
+    def widths(self, signature):
+        return ("width",)
+
+
+class Module(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.zeros(width))
+
+    def forward(self, tokens):
+        raise RuntimeError("this never works")
+
+
+@hookimpl
+def capbench_architectures():
+    return [Broken]
+"""
+
+
+def test_one_pairs_failure_is_recorded_and_does_not_stop_the_others(capbench, distribution, tiny: Path) -> None:
+    distribution("capbench-broken", BROKEN)
+    tiny.write_text(TINY.replace('["mha", "mlp"]', '["broken", "mlp"]'))
+    done = capbench("suite", str(tiny))
+    assert done.code == 1
+    assert "error: 1 of 2 runs failed; the reasons are in records/tiny/missing.json" in done.err
+    (row,) = read_missing(Path("records/tiny/missing.json"))
+    assert (row.task, row.architecture, row.tier) == ("triples", "broken", 400)
+    assert "this never works" in row.reason
+    assert [path.name[:3] for path in Path("records/tiny/triples").iterdir()] == ["mlp"]
+    assert "missing: triples × broken at 400: failed: " in done.out
+    # A call that does not cover the cell keeps its row.
+    assert capbench("suite", str(tiny), "--archs", "mlp").code == 0
+    assert read_missing(Path("records/tiny/missing.json")) == [row]
+
+
+def test_a_tier_out_of_reach_is_missing_with_the_reason(capbench, tiny: Path) -> None:
+    tiny.write_text(TINY.replace("[400]", "[400, 90]").replace('["mha", "mlp"]', '["mlp"]'))
+    done = capbench("suite", str(tiny))
+    assert done.code == 0, done.err
+    (row,) = read_missing(Path("records/tiny/missing.json"))
+    assert (row.tier, row.reason[:42]) == (90, "mlp cannot come within 5% of 90 parameters")
+    assert "missing" in done.out
+
+
+def test_an_interrupted_suite_ends_with_130_and_says_how_to_continue(
+    capbench, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
+
+    def interrupt_second(*arguments: object) -> object:
+        runs.append(arguments)
+        if len(runs) > 1:
+            raise KeyboardInterrupt
+        return original(*arguments)
+
+    original = jobs.execute_jointly
+    monkeypatch.setattr(jobs, "execute_jointly", interrupt_second)
+    done = capbench("suite", str(tiny))
+    assert done.code == 130
+    assert "interrupted in triples × mlp at 400, 1 of 2 runs done" in done.err
+    assert "the same command goes on from there" in done.err
+    assert len(list(Path("records/tiny/triples").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "takes the name of a suite (paper, smoke, standard) or a .toml file"),
+        (("smoke", "--tasks", "rgx"), "no task of this suite named 'rgx'; did you mean 'rgr'?"),
+        (("smoke", "--archs", "aot"), "no architecture of this suite named 'aot'"),
+        (("smoke", "--shard", "9/8"), "--shard takes PART/PARTS"),
+        (("smoke", "--device", "cuda:99", "--archs", "mlp"), "cuda"),
+    ],
+)
+def test_mistakes_on_the_command_line_end_with_2(capbench, tmp_path, monkeypatch, words, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = capbench("suite", *words)
+    assert done.code == 2, done.err
+    assert message in done.err
+
+
+def test_the_suites_are_listed_with_version_and_sizes(capbench) -> None:
+    done = capbench("suite", "--list")
+    assert "standard" in done.out
+    assert "1,000, 4,000, 16,000" in done.out

@@ -1,0 +1,201 @@
+"""Sweeps: every point of a grid, resumable, with failed points shown; tables, pictures, and a fit of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from capbench.errors import BadDocument, BadSetting
+from capbench.studies.jobs import FinishedJob, in_order
+from capbench.studies.sweep import parse_grid, read_sweep
+
+AT = ("--task", "rgr", "--arch", "mha", "--preset", "smoke", "--at", "12", "--seeds", "2", "--lr", "0.4")
+
+
+def test_every_point_of_the_grid_is_a_row_and_a_second_call_trains_nothing(capbench) -> None:
+    words = ("sweep", *AT, "--grid", "arch.n_heads=1,2", "--grid", "arch.d_qk=2,4")
+    done = capbench(*words)
+    assert done.code == 0, done.err
+    assert len(re.findall(r"^[12] +[24] +\d+% of trials", done.out, re.MULTILINE)) == 4
+    assert "[4/4] arch.n_heads=2 arch.d_qk=4: " in done.err
+    again = capbench(*words)
+    assert again.out == done.out
+    assert again.err.count("(stored)") == 4
+
+
+def test_points_are_the_runs_of_the_same_options(capbench) -> None:
+    results = json.loads(capbench("sweep", *AT, "--grid", "arch.n_heads=1,2", "--json").out)
+    assert [r["architecture"]["params"]["n_heads"] for r in results] == [1, 2]
+    alone = json.loads(capbench("run", *AT, "--set", "arch.n_heads=2", "--json").out)
+    assert alone["run_id"] == results[1]["run_id"]
+    assert alone["timing"]["trials_trained"] == 0
+
+
+def test_loads_and_counts_can_be_swept_too(capbench) -> None:
+    words = ("sweep", *AT, "--grid", "at=8,16", "--grid", "params=400,900", "--json")
+    results = json.loads(capbench(*words).out)
+    assert [r["protocol"]["at"] for r in results] == [8, 8, 16, 16]
+    assert [round(r["n_parameters"], -2) for r in results] == [400, 900, 400, 900]
+
+
+def test_joined_fields_move_together(capbench) -> None:
+    words = ("sweep", *AT, "--grid", "arch.n_heads+arch.d_qk=2,4", "--grid", "at+task.n_items=10,12")
+    done = capbench(*words, "--json")
+    results = json.loads(done.out)
+    got = [
+        (r["architecture"]["params"]["n_heads"], r["architecture"]["params"]["d_qk"], r["protocol"]["at"])
+        for r in results
+    ]
+    assert got == [(2, 2, 10), (2, 2, 12), (4, 4, 10), (4, 4, 12)]
+    assert [r["task"]["params"]["n_items"] for r in results] == [10, 12, 10, 12]
+    assert "arch.n_heads+arch.d_qk=4 at+task.n_items=12: " in done.err
+
+
+def test_an_impossible_point_is_shown_with_the_reason_and_the_others_are_run(capbench) -> None:
+    done = capbench("sweep", *AT, "--grid", "arch.n_heads=0,1")
+    assert done.code == 1
+    assert re.search(r"^0 +failed", done.out, re.MULTILINE)
+    assert re.search(r"^1 +\d+% of trials", done.out, re.MULTILINE)
+    assert "failed: arch.n_heads=0: mha.n_heads: Input should be greater than or equal to 1" in done.out
+    assert "error: 1 of 2 points failed" in done.err
+    none = capbench("sweep", *AT, "--grid", "arch.n_heads=0,-1")
+    assert none.code == 1
+    assert "none of the 2 points could be run; the first: mha.n_heads" in none.err
+
+
+def test_a_file_declares_a_sweep_and_typed_options_count_more(capbench, tmp_path: Path) -> None:
+    path = tmp_path / "heads.toml"
+    path.write_text(
+        'task = "rgr"\narch = "mha"\npreset = "smoke"\nat = 12\nseeds = 1\nrates = [0.4]\n'
+        'set = ["arch.d_qk=4"]\n[grid]\n"arch.n_heads" = [1, 2]\n"task.graph" = ["random", "hubs"]\n'
+    )
+    results = json.loads(capbench("sweep", str(path), "--at", "10", "--json").out)
+    got = [(r["architecture"]["params"]["n_heads"], r["task"]["params"]["graph"]) for r in results]
+    assert got == [(1, "random"), (1, "hubs"), (2, "random"), (2, "hubs")]
+    assert {r["protocol"]["at"] for r in results} == {10}
+    assert {r["architecture"]["params"]["d_qk"] for r in results} == {4}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('task = "rgr"', "own.toml: arch: is required"),
+        ('task = "rgr"\narch = "mha"\ngird = 3', "no field named 'gird'; did you mean 'grid'"),
+        ('task = "rgr"\narch = "mha"\n[grid]\nn_heads = [1]', "--grid takes task.FIELD=…"),
+        ('task = "rgr"\narch = "mha"\n[grid]\n"arch.n_heads" = []', "one or more different values, got none"),
+    ],
+)
+def test_a_mistake_in_a_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    with pytest.raises((BadDocument, BadSetting), match=re.escape(message)):
+        read_sweep(path)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "a sweep has 1 to 10,000 points, got 0"),
+        (["n_heads=1,2"], "got 'n_heads'"),
+        (["arch.n_heads"], "one or more different values, got none"),
+        (["arch.n_heads=1,1"], "one or more different values, got 1, 1"),
+        (["arch.n_heads=1", "arch.n_heads=2"], "each name once"),
+        (["arch.n_heads+arch.n_heads=1"], "each field once, got 'arch.n_heads' 2 times"),
+        (["arch.n_heads+heads=1"], "got 'heads'"),
+        (["arch.n_heads=1", "arch.d_qk+arch.n_heads=2"], "each field once"),
+        (["arch.x=[1"], "or a JSON list"),
+        ([f"arch.x{i}=1,2" for i in range(14)], "got 16,384"),
+    ],
+)
+def test_an_invalid_grid_is_refused(words: list[str], message: str) -> None:
+    with pytest.raises(BadSetting, match=re.escape(message)):
+        parse_grid(words)
+
+
+def test_values_with_commas_are_given_as_a_json_list() -> None:
+    assert parse_grid(['task.vectors=[[[1, 0]], "a,b", 3]']) == {"task.vectors": ("[[1, 0]]", "a,b", "3")}
+
+
+@pytest.mark.parametrize("ending", ["svg", "png", "html"])
+def test_one_field_is_drawn_as_a_line_and_two_as_a_heat_map(capbench, tmp_path: Path, ending: str) -> None:
+    line, heat = tmp_path / f"line.{ending}", tmp_path / f"heat.{ending}"
+    words = ("sweep", *AT, "--grid", "arch.n_heads=1,2")
+    assert capbench(*words, "--plot", str(line)).code == 0
+    assert capbench(*words, "--grid", "task.graph=random,hubs", "--plot", str(heat)).code == 0
+    assert len(line.read_bytes()) > 2000
+    if ending == "svg":
+        assert "share of trials that hold: rgr × mha" in line.read_text()
+        assert "task.graph" in heat.read_text()
+        assert "hubs" in heat.read_text()
+
+
+def test_what_cannot_be_drawn_is_refused_before_training(capbench, tmp_path: Path) -> None:
+    grids = ("--grid", "arch.n_heads=1,2", "--grid", "arch.d_qk=2,4", "--grid", "at=8,9")
+    done = capbench("sweep", *AT, *grids, "--plot", str(tmp_path / "x.svg"))
+    assert done.code == 2
+    assert "--plot takes a grid of one or two fields, got 3" in done.err
+    assert "trials" not in done.err
+
+
+def test_without_a_file_a_pair_and_a_grid_are_needed(capbench) -> None:
+    assert "takes a .toml file, or --task and --arch" in capbench("sweep", "--grid", "arch.n_heads=1").err
+    assert "a sweep has 1 to 10,000 points" in capbench("sweep", *AT).err
+
+
+def test_a_stored_sweep_can_be_fitted_by_the_command_it_names(capbench) -> None:
+    words = ("sweep", "--task", "triples", "--arch", "mlp", "--preset", "smoke", "--overload", "--seeds", "2")
+    grid = ("--set", "task.n_keys=16", "--set", "task.n_queries=16", "--steps", "60", "--lr", "0.03")
+    done = capbench(*words, *grid, "--grid", "arch.d_mlp=1,2,3,5")
+    assert done.code == 0, done.err
+    (command,) = re.findall(r"capbench (fit --runs \S+ --x arch\.d_mlp --y capacity)", done.out)
+    fitted = capbench(*command.split())
+    assert fitted.code == 0, fitted.err
+    assert "predicts best" in fitted.out
+
+
+def test_fields_that_move_together_may_have_different_values(capbench) -> None:
+    words = (
+        "sweep",
+        "--preset",
+        "smoke",
+        "--task",
+        "rgr",
+        "--arch",
+        "mha",
+        "--seeds",
+        "1",
+        "--steps",
+        "25",
+        "--lr",
+        "0.1",
+        "--json",
+    )
+    done = capbench(*words, "--grid", "task.n_items+task.d_item+at=[[8,2,6],[16,4,10]]")
+    assert done.code == 0, done.err
+    found = [
+        (r["task"]["params"]["n_items"], r["task"]["params"]["d_item"], r["protocol"]["at"])
+        for r in json.loads(done.out)
+    ]
+    assert found == [(8, 2, 6), (16, 4, 10)]
+    wrong = capbench(*words, "--grid", "task.n_items+task.d_item=[[8,2,3]]")
+    assert "takes one value or a list of 2, got [8, 2, 3]" in wrong.out + wrong.err
+
+
+def test_jobs_that_finish_in_any_order_are_returned_in_the_given_order() -> None:
+    seen = []
+    finished = (FinishedJob(index, None, None, "", 0.0) for index in (2, 0, 1, 3))
+
+    def watched():
+        for each in finished:
+            yield each
+            seen.append(each.index)
+
+    assert [(each.index, list(seen)) for each in in_order(watched())] == [
+        (0, [2]),
+        (1, [2, 0]),
+        (2, [2, 0]),
+        (3, [2, 0, 1]),
+    ]
