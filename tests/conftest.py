@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +23,9 @@ def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Distribution:
+def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Distribution]:
     """Makes a distribution as pip would leave it: a module, its metadata and its entry points."""
-    site = tmp_path / "site"
+    site, made = tmp_path / "site", []
     site.mkdir()
     monkeypatch.syspath_prepend(str(site))
 
@@ -36,9 +36,12 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Distributio
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         (info / "entry_points.txt").write_text(entry_points or f"[capbench]\n{module} = {module}\n")
-        monkeypatch.delitem(sys.modules, module, raising=False)
+        sys.modules.pop(module, None)
+        made.append(module)
 
-    return make
+    yield make
+    for module in made:  # a later test may make another distribution of the same name
+        sys.modules.pop(module, None)
 
 
 @dataclass(frozen=True)

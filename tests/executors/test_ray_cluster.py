@@ -294,6 +294,7 @@ def installed(site: Path, name: str, version: str, source: str) -> None:
 def test_a_plugin_that_workers_have_otherwise_is_named_before_work_starts(
     capbench, nodes: RayNodes, ray_words, tmp_path: Path, monkeypatch, name: str, there, message: str
 ) -> None:
+    sys.modules.pop(name, None)
     source = PLUGIN.replace('"gremlin"', f'"{name}"')
     installed(tmp_path / "site", name, "1.2", source)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
@@ -304,7 +305,7 @@ def test_a_plugin_that_workers_have_otherwise_is_named_before_work_starts(
         done = capbench(*command)
         assert done.code == 2, done.err
         last = done.err.splitlines()[-1]
-        assert last.startswith("error: node ")
+        assert last.startswith("error: node "), done.err
         assert message in last
     assert not Store(Path(os.environ["CAPBENCH_HOME"])).counts()[0]
     sys.modules.pop(name, None)
