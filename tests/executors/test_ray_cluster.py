@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import ray
 import torch
 
 from capbench.documents.strict_json import read_result
 from capbench.engine.trials import Setup, Training, TrialSpec, seeded
-from capbench.executors.ray.connection import NOT_STARTED
+from capbench.executors.ray.connection import NOT_STARTED, connect
 from capbench.measure.options import RunOptions
 from capbench.measure.request import build_request
 from capbench.registry.registry import load_registry
@@ -320,7 +319,7 @@ def test_a_gpu_that_the_cluster_does_not_have_is_refused_at_once(capbench, ray_w
 
 
 def test_another_cluster_than_the_one_joined_is_refused(capbench, nodes: RayNodes) -> None:
-    assert ray.is_initialized()
+    connect(nodes.address)
     done = capbench("run", *PAIR, "--executor", "ray", "--address", "127.0.0.1:1")
     assert done.code == 2
     assert "this process has joined the Ray cluster at " in done.err
