@@ -33,7 +33,7 @@ def updates_in_place(subject: Subject) -> None:
     weights, gradient = _start(), 2 * _start()
     before, state = weights.clone(), solver.init(weights)
     shapes = {name: tensor.shape for name, tensor in state.items()}
-    solver.update(weights, gradient, state, _rates(), torch.zeros(()), STEPS)
+    solver.update(weights, gradient, state, _rates(), torch.zeros(()), _steps())
     if torch.equal(weights, before):
         fix = "use weights.sub_(…) instead of weights = weights - …"
         raise Violation("weights changed in place", "unchanged weights", fix)
@@ -91,7 +91,7 @@ def keeps_to_the_device(subject: Subject) -> None:
     weights = _start().to("meta")
     try:
         state = solver.init(weights)
-        solver.update(weights, weights.clone(), state, _rates().to("meta"), torch.zeros((), device="meta"), STEPS)
+        solver.update(weights, weights.clone(), state, _rates().to("meta"), *torch.zeros(2, device="meta"))
     except Exception as error:
         raise Violation(
             "all tensors on the weights' device, and no branch on a tensor",
@@ -127,6 +127,10 @@ def _start() -> Tensor:
     return torch.linspace(-2.0, 2.0, N_LANES * N_PARAMETERS).view(N_LANES, N_PARAMETERS)
 
 
+def _steps() -> Tensor:
+    return torch.tensor(float(STEPS))
+
+
 def _rates(n_lanes: int = N_LANES) -> Tensor:
     return torch.full((n_lanes, 1), 0.03)
 
@@ -136,5 +140,5 @@ def _minimise(solver: GradientSolver, weights: Tensor) -> Tensor:
     weights = weights.clone()
     state = solver.init(weights)
     for step in range(STEPS):
-        solver.update(weights, 2 * weights, state, _rates(len(weights)), torch.tensor(float(step)), STEPS)
+        solver.update(weights, 2 * weights, state, _rates(len(weights)), torch.tensor(float(step)), _steps())
     return weights

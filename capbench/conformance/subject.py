@@ -220,7 +220,7 @@ def _evaluate(subject: Subject, bound: Bound) -> None:
 def _update(solver: GradientSolver) -> None:
     weights = torch.linspace(-1.0, 1.0, 12).view(3, 4)
     state = solver.init(weights)
-    solver.update(weights, 2 * weights, state, torch.full((3, 1), 0.1), torch.zeros(()), 10)
+    solver.update(weights, 2 * weights, state, torch.full((3, 1), 0.1), torch.zeros(()), torch.tensor(10.0))
 
 
 def _construct(subject: Subject, solver: ConstructiveSolver) -> None:

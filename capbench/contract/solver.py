@@ -56,12 +56,13 @@ class GradientSolver(Solver):
         state: dict[str, Tensor],
         learning_rate: Tensor,
         step: Tensor,
-        steps: int,
+        steps: Tensor,
     ) -> None:
         """Changes `weights` and `state` in place, with a (lanes, 1) base learning rate.
 
-        `step` counts from 0 and is a 0-d tensor: use it in torch operations but do not branch on it, so that one
-        compiled program serves every step.
+        `step`, which counts from 0, and `steps`, the number of steps in all, are 0-d tensors: use them in torch
+        operations but do not branch on them, so that one compiled program serves every step of every length of
+        training.
         """
 
 

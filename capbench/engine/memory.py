@@ -118,7 +118,7 @@ def _peak(setup: Setup, slots: int, n_lanes: int, room: int) -> int:
         stack, _ = build_stack(TrialGroup(setup, slots, trials), CPU)
         state, batched = solver.init(stack.weights), Batched(setup, stack)
         step = Step(batched, setup)
-        step(stack, state, torch.zeros((), dtype=torch.float64))
+        step(stack, state, [torch.zeros((), dtype=torch.float64)])
         batched.metrics(stack)
     peak: int = watch.peak
     return peak

@@ -192,7 +192,7 @@ class Batched:
         """Computes loss and metrics once, to see that they work and change nothing in place."""
         with untouched(stack.problem, stack.weights, f"{self._task.name}, or the module trained on it,"):
             self.losses(stack)
-            self.metrics(stack)
+            self.metric_names = tuple(self.metrics(stack))
 
     @property
     def is_batched(self) -> bool:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import os
+import json
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx  # tested with torch 2.13
 from torch.utils._pytree import tree_structure, tree_unflatten
 
 from capbench.contract.solver import GradientSolver
+from capbench.contract.task import Problem
+from capbench.engine.batches import Batches
 from capbench.engine.checks import is_out_of_memory
-from capbench.engine.devices import counting_dtype
+from capbench.engine.devices import counting_dtype, matmul_precision
+from capbench.engine.program import Program, compile_program, load_program, program_path
 from capbench.engine.stack import Batched, Named, Stack, build_stack
 from capbench.engine.trials import Setup, TrialGroup
 
@@ -25,19 +26,29 @@ BLOCK = {"cpu": 8, "cuda": 256}
 """Lanes per call of a compiled step. One size serves a whole search: when lanes end, blocks are left out, and a last
 block that is not full is padded. On a CPU 8 lanes cost 11 to 22 % more per lane than 16 and waste half as much."""
 
-Program = Callable[..., list[Tensor]]
-"""A compiled step: takes the tensors of a block, returns its new weights and optimiser state."""
-_programs: dict[object, Program] = {}
-"""Compiled steps of this process, by setup and shapes; workers that are forked later have them too."""
-
 
 class CompileFailed(UserWarning):
     """The step could not be compiled; training goes on without."""
 
 
-def keep_compiled_steps(folder: Path) -> None:
-    """Has torch's compiler cache its work in a folder, unless the user has chosen one. Call before it is imported."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+@dataclass(frozen=True)
+class StepPrograms:
+    """The compiled step and evaluation of a block of lanes."""
+
+    step: Program
+    metrics: Program
+    block: int
+
+
+_programs: dict[str, StepPrograms] = {}
+"""Compiled steps of this process, by what decides them."""
+_folder: Path | None = None
+
+
+def keep_programs(folder: Path) -> None:
+    """Keeps compiled steps in a folder, where later runs and other processes find them."""
+    global _folder
+    _folder = folder
 
 
 def block_of(device: torch.device) -> int:
@@ -45,94 +56,96 @@ def block_of(device: torch.device) -> int:
     return BLOCK.get(device.type, BLOCK["cpu"])
 
 
-class Step:
-    """Changes weights and optimiser state of a stack in place.
+def has_programs(group: TrialGroup, device: torch.device) -> bool:
+    """Whether the compiled step of a group is at hand, without compiling."""
+    identity = _identity(group, device)
+    paths = _paths(identity, device)
+    return identity in _programs or (paths is not None and all(path.exists() for path in paths))
 
-    With `block`, the step is compiled for that many lanes and called block by block: the stack's lanes must be a
-    multiple of it.
+
+def find_programs(group: TrialGroup, device: torch.device) -> StepPrograms:
+    """The compiled step of a group: of this process, from the folder of compiled steps, or compiled now."""
+    identity = _identity(group, device)
+    if identity not in _programs:
+        paths = _paths(identity, device)
+        if paths and all(path.exists() for path in paths):
+            _programs[identity] = StepPrograms(load_program(paths[0]), load_program(paths[1]), block_of(device))
+        else:
+            _programs[identity] = _compile_group(group, device, paths or (None, None))
+    return _programs[identity]
+
+
+class Step:
+    """Changes weights and optimiser state of a stack in place, and evaluates it.
+
+    With `programs`, lanes are trained block by block: the stack's lanes must be a multiple of the block.
     """
 
-    def __init__(self, batched: Batched, setup: Setup, block: int | None = None) -> None:
+    def __init__(self, batched: Batched, setup: Setup, programs: StepPrograms | None = None) -> None:
         solver = setup.solver.plugin
         assert isinstance(solver, GradientSolver)
         self._batched = batched
-        self._setup = setup
         self._solver = solver
         self._steps = setup.training.steps
-        self.block = block
-        self.compile_seconds = 0.0
+        self._programs = programs
 
-    def __call__(self, stack: Stack, state: Named, step: Tensor) -> None:
-        """One step; `step` is a 0-d tensor, so that its number is data and not part of the compiled step."""
-        if self.block is None:
-            self._run_eager(stack, state, step)
+    @property
+    def block(self) -> int | None:
+        """Lanes per call where it is compiled."""
+        return self._programs.block if self._programs else None
+
+    def __call__(self, stack: Stack, state: Named, numbers: Sequence[Tensor]) -> None:
+        """One step per number: 0-d tensors, so that the number of a step is data and not part of the compiled step."""
+        steps = torch.full_like(numbers[0], self._steps)
+        if self._programs is None:
+            for number in numbers:
+                self._solver.update(stack.weights, self._gradient(stack), state, stack.learning_rate, number, steps)
             return
-        for start in range(0, len(stack.weights), self.block):
-            rows = slice(start, start + self.block)
-            part, own_state = stack.kept(rows), {name: tensor[rows] for name, tensor in state.items()}
-            program = self.prepare(part, own_state, step)
-            if program is None:  # it could not be compiled; the blocks so far have not been touched
-                self._run_eager(stack, state, step)
-                return
-            with torch.no_grad():
-                changed = program(*_tensors(part, own_state, step))
-                for tensor, value in zip((part.weights, *own_state.values()), changed, strict=True):
-                    tensor.copy_(value)
+        for part, own_state in _blocks(stack, state, self._programs.block):  # a block's tensors stay in the cache
+            fixed = [*part.fixed.values(), *part.problem.inputs, part.problem.targets, part.problem.mask]
+            kept = [part.weights, *own_state.values()]
+            weights, *changing = kept
+            for number in numbers:
+                weights, *changing = self._programs.step(
+                    [weights, *fixed, *changing, part.learning_rate, number, steps]
+                )
+            for tensor, value in zip(kept, (weights, *changing), strict=True):
+                tensor.copy_(value)
 
-    def _run_eager(self, stack: Stack, state: Named, step: Tensor) -> None:
-        self._solver.update(stack.weights, self._gradient(stack), state, stack.learning_rate, step, self._steps)
+    def metrics(self, stack: Stack) -> Named:
+        """The metrics of each lane."""
+        if self._programs is None:
+            return self._batched.metrics(stack)
+        parts = [
+            self._programs.metrics(_tensors(part, own_state))
+            for part, own_state in _blocks(stack, {}, self._programs.block)
+        ]
+        joined = [torch.cat(same) for same in zip(*parts, strict=True)]
+        return dict(zip(self._batched.metric_names, joined, strict=True))
 
-    def prepare(self, block: Stack, state: Named, step: Tensor) -> Program | None:
-        """The compiled step for a block of these shapes; None, with a warning, where it cannot be compiled."""
-        tensors = _tensors(block, state, step)
-        key = (self._setup.identity, *((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors))
-        if key not in _programs:
-            started = time.perf_counter()
-            try:
-                _programs[key] = self._compile(block, state, step)
-            except Exception as error:
-                if is_out_of_memory(error):
-                    raise
-                self.block = None
-                cause = getattr(error, "inner_exception", error)  # torch.compile wraps what its backend raises
-                reason = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
-                warnings.warn(f"the step could not be compiled and runs eagerly: {reason}", CompileFailed, stacklevel=2)
-                return None
-            self.compile_seconds += time.perf_counter() - started
-        return _programs[key]
-
-    def _compile(self, block: Stack, state: Named, step: Tensor) -> Program:
-        """Traces the step to tensor operations, which any module allows, and compiles these with full fusion."""
-        tensors = _tensors(block, state, step)
-        graph = make_fx(self._functional(block, state))(*(tensor.clone() for tensor in tensors))
-        # With several threads, torch 2.13 starts them inside the innermost sum where an axis is shorter than a vector
-        # of sixteen numbers, which takes many times as long; axes of 8 and 10 are common here.
-        is_wide = torch.get_num_threads() > 1 and torch.backends.cpu.get_cpu_capability() == "AVX512"
-        options: dict[str, Any] = {"cpp.vec_isa_ok": True}  # trying out every kind of vectors takes five seconds
-        if is_wide and block.weights.device.type == "cpu":
-            options["cpp.simdlen"] = 256
-        program: Program = torch.compile(graph, dynamic=False, options=options)
-        with torch.no_grad():
-            program(*tensors)  # compiles; the results are dropped
-        return program
-
-    def _functional(self, stack: Stack, state: Named) -> Callable[..., list[Tensor]]:
-        """The step as a function of the tensors that it reads, returning those that it changes."""
+    def functions(self, stack: Stack, state: Named) -> tuple[Callable[..., list[Tensor]], Callable[..., list[Tensor]]]:
+        """The step and the evaluation as functions of the tensors that they read, returning new tensors."""
         structure = tree_structure((stack.weights, stack.fixed, stack.problem))
         n_inputs, names = structure.num_leaves, list(state)
 
-        def step(*given: Tensor) -> list[Tensor]:
+        def rebuilt(given: Sequence[Tensor]) -> Stack:
             weights, fixed, problem = tree_unflatten(list(given[:n_inputs]), structure)
-            *old_state, rate, number = given[n_inputs:]
-            own = replace(stack, weights=weights.clone(), fixed=fixed, problem=problem)
+            return replace(stack, weights=weights.clone(), fixed=fixed, problem=problem)
+
+        def step(*given: Tensor) -> list[Tensor]:
+            own = rebuilt(given)
+            *old_state, rate, number, steps = given[n_inputs:]
             copies = [tensor.clone() for tensor in old_state]
             own_state = dict(zip(names, copies, strict=True))
-            self._solver.update(own.weights, self._gradient(own), own_state, rate, number, self._steps)
+            self._solver.update(own.weights, self._gradient(own), own_state, rate, number, steps)
             if [*own_state] != names or any(a is not b for a, b in zip(own_state.values(), copies, strict=True)):
                 raise TypeError(f"{self._solver.name} makes new tensors of its state, which are lost")
             return [own.weights, *copies]
 
-        return step
+        def metrics(*given: Tensor) -> list[Tensor]:
+            return list(self._batched.metrics(rebuilt(given)).values())
+
+        return step, metrics
 
     def _gradient(self, stack: Stack) -> Tensor:
         """(lanes, n_parameters). Lanes are independent, so the gradient of their summed losses holds them all."""
@@ -142,21 +155,78 @@ class Step:
         return torch.cat([part.reshape(len(part), -1) for part in parts], dim=1)
 
 
-def compile_step(group: TrialGroup, device: torch.device) -> float:
-    """Compiles the step of a group ahead of its training; returns the seconds that this took."""
-    block, solver = block_of(device), group.setup.solver.plugin
+def prepare_programs(group: TrialGroup, device: torch.device) -> tuple[StepPrograms | None, float]:
+    """The compiled step of a group and the seconds that this took; None, with a warning, where that fails."""
+    started = time.perf_counter()
+    try:
+        is_new = _identity(group, device) not in _programs
+        return find_programs(group, device), is_new * (time.perf_counter() - started)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        cause = getattr(error, "inner_exception", error)  # torch.compile wraps what its backend raises
+        reason = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+        warnings.warn(f"the step could not be compiled and runs eagerly: {reason}", CompileFailed, stacklevel=2)
+        return None, 0.0
+
+
+def compile_block(
+    setup: Setup,
+    batched: Batched,
+    stack: Stack,
+    asked: Problem | None = None,
+    paths: Sequence[Path | None] = (None, None),
+) -> StepPrograms:
+    """Compiles step and evaluation of a stack of lanes; steps see the problem `asked`, where that is another one."""
+    solver, device = setup.solver.plugin, stack.weights.device
     assert isinstance(solver, GradientSolver)
-    stack, _ = build_stack(group.part((group.trials * block)[:block]), device)
-    batched = Batched(group.setup, stack)
+    state = solver.init(stack.weights)
+    number = torch.zeros((), dtype=counting_dtype(device), device=device)
+    seen = stack.asking(asked) if asked else stack
+    step, _ = Step(batched, setup).functions(seen, state)
+    _, metrics = Step(batched, setup).functions(stack, {})
+    return StepPrograms(
+        compile_program(step, _tensors(seen, state, number, number), paths[0]),
+        compile_program(metrics, _tensors(stack, {}), paths[1]),
+        len(stack.weights),
+    )
+
+
+def _compile_group(group: TrialGroup, device: torch.device, paths: Sequence[Path | None]) -> StepPrograms:
+    """Compiles step and evaluation for blocks of a group's lanes."""
+    block, setup = block_of(device), group.setup
+    trials = (group.trials * block)[:block]
+    stack, _ = build_stack(group.part(trials), device)
+    batched, sampling = Batched(setup, stack), setup.training.sampling
     if not batched.is_batched:
-        return 0.0
-    step = Step(batched, group.setup, block)
-    step.prepare(stack, solver.init(stack.weights), torch.zeros((), dtype=counting_dtype(device), device=device))
-    return step.compile_seconds
+        raise TypeError(f"{setup.architecture.plugin.name} on {setup.task.plugin.name} cannot be batched")
+    asked = next(Batches(sampling, setup, trials, stack.problem).problems(1)) if sampling else None
+    with matmul_precision(setup.training.dtype, device):
+        return compile_block(setup, batched, stack, asked, paths)
 
 
-def _tensors(stack: Stack, state: Named, step: Tensor) -> list[Tensor]:
+def _identity(group: TrialGroup, device: torch.device) -> str:
+    """Text of everything that decides the compiled step of a group."""
+    training, parts = group.setup.training, json.loads(group.setup.identity)
+    own = {"dtype": training.dtype, "sampling": training.sampling and asdict(training.sampling), "slots": group.slots}
+    return json.dumps({**parts, "training": own, "block": block_of(device), "device": str(device)}, sort_keys=True)
+
+
+def _paths(identity: str, device: torch.device) -> list[Path] | None:
+    """Where the compiled step and evaluation of a group are kept; None where they are not."""
+    if _folder is None or device.type != "cpu":
+        return None
+    return [program_path(_folder, f"{part} {identity}") for part in ("step", "metrics")]
+
+
+def _blocks(stack: Stack, state: Named, block: int) -> list[tuple[Stack, Named]]:
+    """Views of a stack and its optimiser state, so many lanes at a time."""
+    rows = [slice(start, start + block) for start in range(0, len(stack.weights), block)]
+    return [(stack.kept(own), {name: tensor[own] for name, tensor in state.items()}) for own in rows]
+
+
+def _tensors(stack: Stack, state: Named, *numbers: Tensor) -> list[Tensor]:
     """The tensors that a step reads, those of the stack first and in the order of their tree."""
-    problem = stack.problem  # by hand: walking a tree takes longer than a small step
+    problem = stack.problem  # explicit: walking a tree takes longer than a small step
     own = [stack.weights, *stack.fixed.values(), *problem.inputs, problem.targets, problem.mask]
-    return [*own, *state.values(), stack.learning_rate, step]
+    return [*own, *state.values(), stack.learning_rate, *numbers]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from capbench.contract.solver import GradientSolver
-from capbench.contract.task import Problem
 from capbench.documents.result import Trial
 from capbench.engine.batches import Batches
 from capbench.engine.cost import Cost
@@ -24,7 +23,7 @@ from capbench.engine.evaluation import (
     stopping_status,
 )
 from capbench.engine.stack import Batched, Stack, build_stack
-from capbench.engine.step import Step, block_of
+from capbench.engine.step import Step, prepare_programs
 from capbench.engine.trials import Setup, TrialGroup
 
 CHECK_EVERY = 25
@@ -51,7 +50,7 @@ def train_group(
     with matmul_precision(group.setup.training.dtype, device):
         cost = Cost()
         with cost.timed("build"):
-            training = _open(group, device)
+            training = _open(group, device, cost)
         while training.live.n_alive:
             training.advance(cost)
             for evaluation in training.evaluate(cost):
@@ -78,10 +77,6 @@ class LiveGroup:
     def n_alive(self) -> int:
         """Lanes still training."""
         return sum(lane.alive for lane in self.lanes)
-
-    def problems(self, n_steps: int) -> Iterable[Problem]:
-        """The problems of the next steps: all facts, or a batch of them."""
-        return self.batches.problems(n_steps) if self.batches else [self.stack.problem] * n_steps
 
     def compact(self, n_lanes: int) -> None:
         """Drops finished lanes once they are a good share; keeps some of them where more lanes are needed."""
@@ -118,18 +113,24 @@ class GroupTraining:
     def advance(self, cost: Cost) -> None:
         """Takes the steps up to the next evaluation."""
         n_steps, n_alive = min(CHECK_EVERY, len(self.numbers) - self.step), self.live.n_alive
-        before = self.stepper.compile_seconds
         with cost.timed("steps"):
-            for problem in self.live.problems(n_steps):
-                stack = self.live.stack.asking(problem)
-                if self.step >= len(self.numbers) - self.live.tally.n_batches:
-                    self.live.tally.add(self.batched.metrics(stack))
-                self.stepper(stack, self.live.state, self.numbers[self.step])
-                self.step += 1
-        if self.stepper.compile_seconds > before:
-            cost.move("steps", "compile", self.stepper.compile_seconds - before)
+            numbers = self.numbers[self.step : self.step + n_steps].unbind()
+            if self.live.batches is None:
+                self.stepper(self.live.stack, self.live.state, numbers)
+            else:
+                self._take_batches(self.live.batches, numbers)
+            self.step += n_steps
         cost.lane_steps += n_steps * n_alive
         cost.compiled_lane_steps += n_steps * n_alive * self.is_compiled
+
+    def _take_batches(self, batches: Batches, numbers: Sequence[Tensor]) -> None:
+        """One step per number, each on the next batch."""
+        n_unscored = len(self.numbers) - self.live.tally.n_batches - self.step
+        for i, problem in enumerate(batches.problems(len(numbers))):
+            stack = self.live.stack.asking(problem)
+            if i >= n_unscored:
+                self.live.tally.add(self.batched.metrics(stack))
+            self.stepper(stack, self.live.state, numbers[i : i + 1])
 
     def compact(self) -> None:
         """Drops finished lanes that the step can do without."""
@@ -139,7 +140,7 @@ class GroupTraining:
     def evaluate(self, cost: Cost) -> list[Evaluation]:
         """Computes the metrics of all lanes; returns the evaluations whose numbers have arrived."""
         with cost.timed("metrics"):
-            scores = {**self.batched.metrics(self.live.stack), **self.live.tally.means()}
+            scores = {**self.stepper.metrics(self.live.stack), **self.live.tally.means()}
             evaluation = self.pending.take(self.step, self.live.lanes, self.live.stack, scores)
             return self.pending.due(evaluation, is_last=self.step >= len(self.numbers))
 
@@ -173,13 +174,16 @@ def lanes_for(n_alive: int, block: int | None) -> int:
     return max(2, n_alive) if block is None else math.ceil(n_alive / block) * block
 
 
-def _open(group: TrialGroup, device: torch.device) -> GroupTraining:
+def _open(group: TrialGroup, device: torch.device, cost: Cost) -> GroupTraining:
     """A group before its first step."""
     setup = group.setup
     solver, steps = setup.solver.plugin, setup.training.steps
     assert isinstance(solver, GradientSolver)
-    block = block_of(device) if group.is_compiled else None
-    n_lanes = lanes_for(len(group.trials), block)
+    programs = None
+    if group.is_compiled:
+        programs, seconds = prepare_programs(group, device)
+        cost.move("build", "compile", seconds)
+    n_lanes = lanes_for(len(group.trials), programs.block if programs else None)
     trials = tuple(group.trials[i % len(group.trials)] for i in range(n_lanes))
     stack, examined = build_stack(group.part(trials), device)
     lanes = [
@@ -193,7 +197,7 @@ def _open(group: TrialGroup, device: torch.device) -> GroupTraining:
     return GroupTraining(
         LiveGroup(lanes, stack, solver.init(stack.weights), batches, tally),
         batched,
-        Step(batched, setup, block if batched.is_batched else None),
+        Step(batched, setup, programs),
         PendingEvaluations(is_late=device.type == "cuda"),
         torch.arange(steps, dtype=counting_dtype(device), device=device),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Self
@@ -10,7 +10,8 @@ from typing import Any, Self
 import torch
 
 from capbench.documents.result import Machine
-from capbench.engine.devices import one_thread, resolve_device, this_machine
+from capbench.engine.devices import resolve_device, this_machine
+from capbench.engine.trials import TrialGroup
 from capbench.errors import ClusterUnavailable
 from capbench.executors.executor import Backend, Executor
 from capbench.executors.local import LocalExecutor
@@ -40,6 +41,10 @@ class ThisProcess:
         """Trains in this process."""
         return LocalExecutor(self.device, trial_timeout)
 
+    def has_compiled_step(self, group: TrialGroup) -> bool | None:
+        """True: this process compiles when it trains the group."""
+        return True
+
     def kill(self) -> None:
         """Nothing to do: there are no workers."""
 
@@ -60,21 +65,17 @@ def open_pool_backend(
     n_jobs: int,
     plugins: Sequence[Configured[Any]],
     fork_scope: AbstractContextManager[None] | None = None,
-    before_fork: Callable[[torch.device], None] = lambda _: None,
 ) -> Backend:
     """The backend for so many parallel pieces of work: on a CPU a worker pool, where that is faster than this process.
 
-    Workers are forked inside `fork_scope`, in which everything is closed that must not be inherited; `before_fork`
-    may prepare in one thread what they will share. Plugins whose classes cannot be pickled, because they were not
-    defined in a module, train in this process.
+    Workers are forked inside `fork_scope`, in which everything is closed that must not be inherited. Plugins whose
+    classes cannot be pickled, because they were not defined in a module, train in this process.
     """
     target.check()
     if target.executor == "local":
         device = resolve_device(target.device)
         size = pool_size(n_jobs, device)
         if size > 1 and all(map(can_be_sent, dict.fromkeys(each.plugin for each in plugins))):
-            with one_thread():
-                before_fork(device)
             with fork_scope or nullcontext():
                 return WorkerPool(device, size)
     return open_backend(target)

@@ -59,6 +59,14 @@ class Backend(Protocol):
         """An executor for one run."""
         ...
 
+    def has_compiled_step(self, group: TrialGroup) -> bool | None:
+        """Whether groups of this shape can be trained compiled; None while their step is compiled in the background.
+
+        The first call for a shape starts compiling where that is necessary. A backend whose workers compile when they
+        need it answers True.
+        """
+        ...
+
     def kill(self) -> None:
         """Ends all workers of this machine at once; their groups are lost."""
         ...

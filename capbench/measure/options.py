@@ -184,7 +184,7 @@ class RunOptions(MeasureOptions):
     compile_mode: Annotated[
         CompileMode,
         Option(
-            "Compile the training step: auto for large requests (200,000 steps x trials), always, or never.",
+            "Compile the training step: auto for large requests (100,000 steps x trials), always, or never.",
             "auto, on or off",
             flag="--compile",
             is_in_command=False,

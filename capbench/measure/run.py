@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
-import torch
-
-from capbench.contract.solver import ConstructiveSolver, GradientSolver
+from capbench.contract.solver import ConstructiveSolver
 from capbench.documents.result import Result
-from capbench.engine.cost import Cost
 from capbench.engine.devices import check_precision
-from capbench.engine.step import compile_step, keep_compiled_steps
-from capbench.engine.trials import TrialGroup, TrialSpec
+from capbench.engine.step import keep_programs
 from capbench.errors import CannotConstruct, RunFailed, RunInterrupted
 from capbench.executors.backends import open_pool_backend
 from capbench.executors.executor import Backend
@@ -23,7 +19,7 @@ from capbench.measure.document import command, document
 from capbench.measure.presets import CONSTRUCTION
 from capbench.measure.request import Request
 from capbench.measure.search import SearchPlan, next_trials
-from capbench.measure.session import RunListener, Session, is_compiled, setup_of
+from capbench.measure.session import RunListener, Session
 from capbench.measure.summary import axis_of, leading_rate, observations
 from capbench.measure.theory import bracket, refuse_broken
 from capbench.registry.registry import Registry
@@ -64,14 +60,14 @@ def execute_jointly(
 
     Returns the result of each request, or why it has none.
     """
-    started, first, cost = time.perf_counter(), requests[0], Cost()
+    started, first = time.perf_counter(), requests[0]
     with (
-        nullcontext(backend) if backend else _open_backend(first, store, cost) as opened,
+        nullcontext(backend) if backend else _open_backend(first, store) as opened,
         nullcontext(interrupt) if interrupt else deferred() as pending,
     ):
         check_precision(first.protocol.dtype, opened.device)
         opened.prepare(first.plugins)
-        session = Session(first, registry, store, listener, opened, pending, cost=cost)
+        session = Session(first, registry, store, listener, opened, pending)
         try:
             _measure(session, [request.protocol.at for request in requests])
             elapsed = time.perf_counter() - started
@@ -88,28 +84,10 @@ def execute_jointly(
             ) from None
 
 
-def _open_backend(request: Request, store: Store, cost: Cost) -> Backend:
+def _open_backend(request: Request, store: Store) -> Backend:
     """The backend of a single run: on a CPU a worker pool, whose workers share the trials of each round."""
-    keep_compiled_steps(store.path.parent / "compiled")
-    return open_pool_backend(
-        request.options.target,
-        MAX_WORKERS,
-        request.plugins,
-        store.closed(),
-        lambda device: _compile(request, device, cost),
-    )
-
-
-def _compile(request: Request, device: torch.device, cost: Cost) -> None:
-    """Compiles the step of a request before workers are forked, so that they need not do it one by one."""
-    if not isinstance(request.solver.plugin, GradientSolver):
-        return
-    setup = setup_of(request, request.protocol.limits[1])
-    if setup.common_slots is None:
-        return
-    group = TrialGroup(setup, setup.common_slots, (TrialSpec(1, 0, request.protocol.learning_rates[0]),))
-    if is_compiled(request, group):
-        cost.spend("compile", compile_step(group, device))
+    keep_programs(store.path.parent / "compiled")
+    return open_pool_backend(request.options.target, MAX_WORKERS, request.plugins, store.closed())
 
 
 def _finish(session: Session, elapsed: float) -> Result | RunFailed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol as Interface
@@ -27,10 +28,10 @@ POLL_SECONDS = 0.2
 
 LEAST_LANES = 8
 """A group is not split into parts of fewer lanes than this: their steps would cost as much."""
-COMPILED_LANE_STEPS = 200_000
-"""Steps times trials from which a request is compiled. Measured with torch 2.13 on two cores: compiling took 8 to 11 s
-with an empty cache and 3 s with a full one, and saved 48 to 75 µs of wall time per lane-step on triples × aot,
-bigrams × aot and rgr × mha, so that only the last, with 216,000, gained from it cold."""
+COMPILED_LANE_STEPS = 100_000
+"""Steps times trials from which a request is compiled, so that a standard search is and a quick one is not. Measured
+with torch 2.13 on two cores: compiling takes 15 to 20 s of one core, in the background, and saves 150 to 700 core-µs
+per lane-step on the four standard pairs."""
 
 
 class WaitingForOtherProcess(UserWarning):
@@ -89,6 +90,8 @@ class Session:
     _minimized: dict[str, int | None] = field(default_factory=dict)
     """Under --minimize, the value of the parameter by trial key."""
     _failed_before: set[str] = field(default_factory=set)
+    _rounds: Counter[int] = field(default_factory=Counter)
+    """Rounds in which groups of so many slots were trained."""
 
     def __post_init__(self) -> None:
         options = self.request.options
@@ -235,19 +238,37 @@ class Session:
     def _groups(self, wanted: list[WantedTrials], stored: Mapping[str, Trial]) -> list[TrialGroup]:
         """Trial groups of what is not stored: trials of one setup share groups, as many as can run right now."""
         missing = [(w.setup, spec) for w in wanted for spec in w.specs if w.setup.key(spec) not in stored]
-        groups = [replace(group, is_compiled=is_compiled(self.request, group)) for group in group_trials(missing)]
+        groups = [replace(group, is_compiled=self._is_compiled(group)) for group in group_trials(missing)]
         n_parts = max(1, self.backend.n_free // max(1, len(groups)))
         split = [
             part for group in groups for part in group.split(min(n_parts, max(1, len(group.trials) // LEAST_LANES)))
         ]
         return [part for group in split for part in group.parts(most_lanes(self.device))]
 
+    def _is_compiled(self, group: TrialGroup) -> bool:
+        """Whether a group is trained compiled: decided by the request, the round and what is compiled already.
 
-def is_compiled(request: Request, group: TrialGroup) -> bool:
-    """Whether the step of a request's group is compiled: a function of the request, never of a clock.
+        Never by a clock: while the step of a shape is compiled in the background, the round of a search that needs it
+        first is trained eagerly, and the next one waits. A shape that few loads share is compiled from the second
+        round on, when the search is near the transition.
+        """
+        if not wants_compiled(self.request):
+            return False
+        self._rounds[group.slots] += 1
+        n_rounds = self._rounds[group.slots] - (group.slots != group.setup.common_slots)
+        if self.request.options.compile_mode == "on" or self.protocol.mode != "capacity":
+            n_rounds = 2
+        if n_rounds < 1:
+            return False
+        with self.cost.timed("compile"):
+            while (answer := self.backend.has_compiled_step(group)) is None and n_rounds > 1:
+                self.interrupt.check()
+                time.sleep(POLL_SECONDS)
+        return bool(answer)
 
-    `auto` compiles where the request is large enough and trials of most loads share one shape.
-    """
+
+def wants_compiled(request: Request) -> bool:
+    """Whether the steps of a request are to be compiled: `auto` compiles where the request is large enough."""
     mode, protocol = request.options.compile_mode, request.protocol
     if not isinstance(request.solver.plugin, GradientSolver):
         return False
@@ -255,8 +276,7 @@ def is_compiled(request: Request, group: TrialGroup) -> bool:
         return mode == "on"
     is_search = protocol.mode in ("capacity", "minimize")
     n_trials = protocol.budget if is_search else protocol.seeds * len(protocol.learning_rates)
-    is_large = protocol.steps * (n_trials or 0) >= COMPILED_LANE_STEPS
-    return is_large and protocol.parameter is None and group.slots == group.setup.common_slots
+    return protocol.steps * (n_trials or 0) >= COMPILED_LANE_STEPS and protocol.parameter is None
 
 
 def setup_of(request: Request, at: int) -> Setup:

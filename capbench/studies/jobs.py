@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Protocol as Interface
 
 from capbench.documents.result import Result
-from capbench.engine.step import keep_compiled_steps
+from capbench.engine.step import keep_programs
 from capbench.errors import (
     CapbenchError,
     ClusterUnavailable,
@@ -87,7 +87,7 @@ def run_jobs(jobs: Sequence[Job], registry: Registry, store: Store, listener: St
         return
     plugins = [plugin for job in jobs for plugin in job.request.plugins]
     units = work_units(jobs)
-    keep_compiled_steps(store.path.parent / "compiled")
+    keep_programs(store.path.parent / "compiled")
     n_parts = max(len(units), MAX_WORKERS)  # the trials of a unit are split over free workers
     with open_pool_backend(jobs[0].request.options.target, n_parts, plugins, store.closed()) as backend:
         backend.prepare(plugins)

@@ -39,7 +39,7 @@ class Adam(GradientSolver):
         state: dict[str, Tensor],
         learning_rate: Tensor,
         step: Tensor,
-        steps: int,
+        steps: Tensor,
     ) -> None:
         """One Adam step with bias correction, in place."""
         mean, square = state["mean"], state["square"]
@@ -49,12 +49,12 @@ class Adam(GradientSolver):
         rate = learning_rate * (self.schedule(step, steps) * root / (1 - self.beta1 ** (step + 1)))  # (lanes, 1)
         weights.sub_(rate * mean / (square.sqrt() + self.epsilon * root))
 
-    def schedule(self, step: Tensor, steps: int) -> Tensor:
+    def schedule(self, step: Tensor, steps: Tensor) -> Tensor:
         """The learning rate at a step, as a share of the base rate."""
         warmup = self.warmup * steps
-        done = (step - warmup) / max(steps - warmup, 1)
+        done = (step - warmup) / (steps - warmup).clamp(min=1)
         decayed = self.final_share + (1 - self.final_share) * self._decay(done)
-        return torch.where(step < warmup, (step + 1) / max(warmup, 1), decayed) if self.warmup else decayed
+        return torch.where(step < warmup, (step + 1) / warmup.clamp(min=1), decayed) if self.warmup else decayed
 
     def _decay(self, done: Tensor) -> Tensor:
         """The decay curve, from 1 to 0 as `done` goes from 0 to 1."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from capbench import Architecture, Task
 from capbench.engine.stack import Batched, build_stack, make_module, make_problem
-from capbench.engine.step import Step, block_of
+from capbench.engine.step import Step, block_of, find_programs
 from capbench.engine.train import lanes_for
 from capbench.engine.trials import Setup, Training, TrialGroup, TrialSpec
 from capbench.registry.provenance import Provenance
@@ -144,10 +144,11 @@ def loop_step(case: Case) -> Callable[[], None]:
 def engine_step(case: Case, is_compiled: bool) -> Callable[[], None]:
     """One step of all models of the case together."""
     setup, device = case.setup(), torch.device("cpu")
-    block = block_of(device) if is_compiled else None
-    n_lanes = lanes_for(case.n_models, block)
+    n_lanes = lanes_for(case.n_models, block_of(device) if is_compiled else None)
     trials = tuple(TrialSpec(case.load, seed, 0.01) for seed in range(n_lanes))
-    stack, _ = build_stack(TrialGroup(setup, setup.slots(trials[0]), trials, is_compiled), device)
+    group = TrialGroup(setup, setup.slots(trials[0]), trials, is_compiled)
+    stack, _ = build_stack(group, device)
     solver, number = Adam(), torch.tensor(10.0, dtype=torch.float64)
-    step, state = Step(Batched(setup, stack), setup, block), solver.init(stack.weights)
-    return lambda: step(stack, state, number)
+    programs = find_programs(group, device) if is_compiled else None
+    step, state = Step(Batched(setup, stack), setup, programs), solver.init(stack.weights)
+    return lambda: step(stack, state, [number])

@@ -109,9 +109,9 @@ def lane_step_seconds(setup: Setup, slots: int) -> float:
     solver, number = setup.solver.plugin, torch.tensor(10.0, dtype=torch.float64)
     batched = Batched(setup, stack)
     step, state = Step(batched, setup), solver.init(stack.weights)
-    step(stack, state, number)
+    step(stack, state, [number])
     started = time.process_time()
-    step(stack, state, number)
+    step(stack, state, [number])
     return (time.process_time() - started) / n_lanes
 
 

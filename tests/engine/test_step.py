@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,13 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from capbench import Architecture
 from capbench.documents.result import Trial, TrialStatus
 from capbench.engine.checks import is_out_of_memory
 from capbench.engine.cost import Cost
+from capbench.engine.program import Program
 from capbench.engine.stack import LoopFallback, Stack
-from capbench.engine.step import BLOCK, CompileFailed, Step, compile_step
+from capbench.engine.step import BLOCK, CompileFailed, Step, _identity, _paths, has_programs, prepare_programs
 from capbench.engine.train import lanes_for, train_group
 from capbench.engine.trials import Setup, Training, TrialGroup, TrialSpec
 from capbench.registry.provenance import Provenance
@@ -75,13 +74,19 @@ def programs(monkeypatch: pytest.MonkeyPatch) -> dict[object, object]:
     """The compiled steps of a process that has none yet."""
     empty: dict[object, object] = {}
     monkeypatch.setattr("capbench.engine.step._programs", empty)
+    monkeypatch.setattr("capbench.engine.step._folder", None)
     return empty
 
 
 @pytest.fixture
 def traces_only(programs: dict[object, object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Has steps traced but not compiled, which takes a moment and needs no compiler."""
-    monkeypatch.setattr("torch.compile", lambda graph, **_: graph)
+
+    def trace(function: Callable[..., list[Tensor]], tensors: list[Tensor], _: Path | None) -> Program:
+        graph = make_fx(function)(*(tensor.clone() for tensor in tensors))
+        return lambda given: graph(*given)
+
+    monkeypatch.setattr("capbench.engine.step.compile_program", trace)
 
 
 def refuse(error: Exception) -> Callable[..., object]:
@@ -171,8 +176,8 @@ def test_another_shape_is_another_program(programs: dict[object, object]) -> Non
 
 @pytest.mark.usefixtures("traces_only")
 def test_a_step_compiled_ahead_is_the_one_that_training_uses(programs: dict[object, object]) -> None:
-    assert compile_step(group_of(make_pair(25), specs(1)), CPU) > 0
-    assert compile_step(group_of(make_pair(25), specs(3)), CPU) == 0
+    assert prepare_programs(group_of(make_pair(25), specs(1)), CPU)[1] > 0
+    assert prepare_programs(group_of(make_pair(400), specs(3)), CPU)[1] == 0  # the number of steps is data
     _, cost = train(make_pair(25), specs(20, load=90))
     assert (cost.compile_seconds, cost.compiled_lane_steps, len(programs)) == (0, 20 * 25, 1)
 
@@ -209,9 +214,10 @@ def test_a_stack_has_the_lanes_alive_or_whole_blocks(n_alive: int, block: int | 
 
 @pytest.mark.usefixtures("programs")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("function", ["torch.compile", "torch._inductor.compile_fx.compile_fx"])
-def test_where_compiling_fails_training_goes_on_eagerly(function: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(function, refuse(RuntimeError("no compiler on this machine\nand a long trace")))
+def test_where_compiling_fails_training_goes_on_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "torch._inductor.compile_fx.compile_fx", refuse(RuntimeError("no compiler on this machine\nand a long trace"))
+    )
     with pytest.warns(CompileFailed) as found:
         fallen_back, cost = train(make_pair(), specs(20))
     assert [str(warning.message) for warning in found] == [
@@ -225,14 +231,13 @@ def test_where_compiling_fails_training_goes_on_eagerly(function: str, monkeypat
 
 @pytest.mark.usefixtures("programs")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize("function", ["torch.compile", "torch._inductor.compile_fx.compile_fx"])
 @pytest.mark.parametrize(
     "error", [MemoryError("a large array"), RuntimeError("DefaultCPUAllocator: can't allocate memory")], ids=repr
 )
 def test_where_memory_runs_out_in_compiling_the_error_propagates(
-    function: str, error: Exception, monkeypatch: pytest.MonkeyPatch
+    error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(function, refuse(error))
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", refuse(error))
     with pytest.raises((MemoryError, RuntimeError), match=str(error)) as found:
         train(make_pair(), specs(3))
     assert is_out_of_memory(found.value)
@@ -269,29 +274,43 @@ def test_a_solver_that_makes_new_tensors_of_its_state_is_not_compiled(solver: Ad
 def test_a_module_that_cannot_be_batched_is_not_compiled(programs: dict[object, object]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LoopFallback)
-        ended, _ = train(make_pair(25, architecture=Made(branching=True)), specs(3))
-        assert compile_step(group_of(make_pair(25, architecture=Made(branching=True)), specs(1)), CPU) == 0
+        with pytest.warns(CompileFailed, match="cannot be batched"):
+            ended, _ = train(make_pair(25, architecture=Made(branching=True)), specs(3))
     assert not any(trial.compiled for trial, _ in ended.values())
     assert not programs
 
 
-CACHE_FOLDER = """
-import sys
-from pathlib import Path
-from capbench.engine.step import keep_compiled_steps
-keep_compiled_steps(Path(sys.argv[1]))
-from torch._inductor.runtime.cache_dir_utils import cache_dir
-print(cache_dir())
-"""
+@compiles
+def test_a_kept_step_is_loaded_by_later_runs_without_the_compiler(
+    programs: dict[object, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capbench.engine.step._folder", tmp_path)
+    group = group_of(make_pair(), specs(4))
+    assert not has_programs(group, CPU)
+    compiled, _ = train(make_pair(), specs(4))
+    programs.clear()
+    assert has_programs(group, CPU)
+    monkeypatch.setattr("capbench.engine.step.compile_program", refuse(RuntimeError("compiled again")))
+    loaded, cost = train(make_pair(), specs(4))
+    assert cost.compiled_lane_steps == cost.lane_steps
+    assert farthest(compiled, loaded) == 0
 
 
-def test_compiled_code_is_kept_in_the_given_folder_unless_the_user_has_chosen_one(tmp_path: Path) -> None:
-    chosen = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "chosen")}
-    for own, folder in ({}, tmp_path / "given"), (chosen, tmp_path / "chosen"):
-        free = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
-        run = [sys.executable, "-c", CACHE_FOLDER, str(tmp_path / "given")]
-        done = subprocess.run(run, env={**free, **own}, capture_output=True, text=True, check=True)
-        assert Path(done.stdout.strip()) == folder
+def test_a_kept_step_serves_only_what_it_was_compiled_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capbench.engine.step._folder", tmp_path)
+
+    def kept(setup: Setup, slots: int = SMALL.max_load) -> list[Path]:
+        return _paths(_identity(TrialGroup(setup, slots, tuple(specs(1))), CPU), CPU) or []
+
+    same = kept(make_pair(50))
+    assert kept(make_pair(100, stops_early=True)) == same
+    others = [
+        kept(make_pair(dtype="float64")), kept(make_pair(architecture=Mha())), kept(make_pair(solver=Adam(beta1=0.5))),
+        kept(make_pair(), slots=64),
+    ]  # fmt: skip
+    monkeypatch.setattr("torch.get_num_threads", lambda: 7)
+    others.append(kept(make_pair()))
+    assert all(not set(other) & set(same) for other in others)
 
 
 def test_the_number_of_threads_changes_weights_hardly() -> None:

@@ -11,12 +11,12 @@ import torch
 from capbench.engine.cost import Cost
 from capbench.engine.memory import MOST_LANES
 from capbench.engine.modes import CompileMode
-from capbench.engine.trials import TrialSpec, group_trials
+from capbench.engine.trials import TrialGroup
 from capbench.executors.backends import ThisProcess
 from capbench.executors.local import failed_trial
 from capbench.measure.options import RunOptions
 from capbench.measure.request import build_request
-from capbench.measure.session import COMPILED_LANE_STEPS, Session, is_compiled, setup_of
+from capbench.measure.session import COMPILED_LANE_STEPS, Session, wants_compiled
 from capbench.registry.registry import load_registry
 from capbench.store.store import Store
 
@@ -106,11 +106,11 @@ def test_a_large_plan_is_handed_out_in_groups_and_leased_as_they_are_taken(tmp_p
     assert run.store.counts()[0] == MOST_LANES["cpu"]
 
 
-def compiled(load: int = 100, **options: object) -> bool:
-    """Whether the trials of a request at a load are compiled."""
-    request = build_request(RunOptions(**{"task": "rgr", "arch": "mha", "preset": "standard", **options}), REGISTRY)
-    (group,) = group_trials([(setup_of(request, request.protocol.limits[1]), TrialSpec(load, 0, 0.1))])
-    return is_compiled(request, group)
+def compiled(**options: object) -> bool:
+    """Whether a request is to be compiled."""
+    return wants_compiled(
+        build_request(RunOptions(**{"task": "rgr", "arch": "mha", "preset": "standard", **options}), REGISTRY)
+    )
 
 
 @pytest.mark.parametrize("preset", ["smoke", "standard"])
@@ -129,10 +129,7 @@ def test_by_default_a_request_is_compiled_where_it_is_large() -> None:
     assert not compiled(at=100, seeds=50, rates=(0.1,), steps=n_steps)
 
 
-def test_by_default_only_shapes_that_most_loads_share_are_compiled() -> None:
-    assert not compiled(task="sequences", arch="mlp", preset="paper")  # slots for the next power of two
-    assert compiled(300, task="triples", arch="aot", preset="paper")
-    assert not compiled(2, task="triples", arch="aot", preset="paper")  # so few facts are not scored as a grid
+def test_by_default_a_search_for_the_least_value_of_a_field_is_not_compiled() -> None:
     assert not compiled(at=100, minimize="n_heads", preset="paper")  # another shape for every value
 
 
@@ -146,3 +143,42 @@ def test_the_groups_of_a_session_are_compiled_as_its_request_says(tmp_path: Path
         run, _ = session(tmp_path / mode, executor, compile_mode=mode)
         run.measure([(3, seed) for seed in range(20)], [0.1])
         assert executor.compiled == [mode == "on"] * len(executor.sizes)
+
+
+class SlowCompiler(InstantBackend):
+    """Says that a step is being compiled for a number of calls, and then that it is there."""
+
+    def has_compiled_step(self, group: TrialGroup) -> bool | None:
+        self.asked.append(group.slots)
+        return True if self.asked.count(group.slots) > 3 else None
+
+    @property
+    def asked(self) -> list[int]:
+        assert self.instant is not None
+        return self.instant.sizes
+
+
+def rounds_compiled(folder: Path, load: int, **options: object) -> list[bool]:
+    """Whether each of three rounds at a load is compiled, where compiling takes longer than the first."""
+    executor = InstantExecutor(99)
+    request = build_request(RunOptions(**{"preset": "standard", **options}), REGISTRY)
+    backend = SlowCompiler(torch.device("cpu"), instant=executor)
+    run = Session(request, REGISTRY, Store(folder), CountingListener(folder), backend)
+    for seed in range(3):
+        run.measure([(load, seed)], [0.1])
+    return executor.compiled
+
+
+def test_the_first_round_of_a_search_is_trained_while_its_step_is_compiled_and_the_next_one_waits(
+    tmp_path: Path,
+) -> None:
+    assert rounds_compiled(tmp_path, 100, task="rgr", arch="mha") == [False, True, True]
+
+
+def test_a_shape_that_few_loads_share_is_compiled_once_the_search_comes_back_to_it(tmp_path: Path) -> None:
+    assert rounds_compiled(tmp_path, 100, task="sequences", arch="mha") == [False, False, True]
+
+
+@pytest.mark.parametrize("options", [{"compile_mode": "on"}, {"at": 100, "seeds": 50}], ids=str)
+def test_where_no_round_follows_or_the_user_says_so_the_first_one_waits(tmp_path: Path, options) -> None:
+    assert rounds_compiled(tmp_path, 100, task="rgr", arch="mha", **options) == [True, True, True]

@@ -223,7 +223,8 @@ def _curve_rows(figure: Figure, data: Reproduction) -> list[Row]:
     ends = min(x for x, _ in report.points), max(x for x, _ in report.points)
     at = np.geomspace(*ends, CURVE_POINTS) if figure.log_x else np.linspace(*ends, CURVE_POINTS)
     drawn = predict(fit, at)
-    return [{"x": float(a), "y": float(b)} for a, b in zip(at, drawn, strict=True)]
+    # Six digits, because the last ones of a fit depend on the processor, and the same data must give the same figure.
+    return [{"x": float(f"{a:.6g}"), "y": float(f"{b:.6g}")} for a, b in zip(at, drawn, strict=True)]
 
 
 def _line_name(figure: Figure, data: Reproduction, sweep: str, point: PointRecord, expression: str) -> str:
