@@ -37,9 +37,7 @@ def typed_options(ctx: click.Context, declared: RunOptions | None = None) -> Run
 
 def typed_target(ctx: click.Context) -> ComputeTarget:
     """Where the user wants runs to be computed."""
-    target = ComputeTarget(**_typed(ctx))
-    target.check()
-    return target
+    return ComputeTarget(**_typed(ctx))
 
 
 def typed_names(ctx: click.Context) -> set[str]:

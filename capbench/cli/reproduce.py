@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import click
 
 from capbench.cli.options import run_options, typed_options
 from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
+from capbench.measure.presets import RECIPE_PRESETS, RecipePreset
 
 COMPUTED = ("device", "executor", "address", "gpus", "trial_timeout", "dtype", "compile_mode")
 """Options of a run that are the user's choice; the others are declared by the recipe."""
@@ -21,7 +21,7 @@ COMPUTED = ("device", "executor", "address", "gpus", "trial_timeout", "dtype", "
 @click.option(
     "--preset",
     "size",
-    type=click.Choice(["smoke", "standard", "paper"]),
+    type=click.Choice(RECIPE_PRESETS),
     default="standard",
     show_default=True,
     help="Seconds for a look, what two cores do in minutes, or the papers' sizes.",
@@ -38,7 +38,7 @@ def reproduce_command(
     ctx: click.Context,
     name: str | None,
     every: bool,
-    size: Literal["smoke", "standard", "paper"],
+    size: RecipePreset,
     out: Path | None,
     as_json: bool,
 ) -> None:

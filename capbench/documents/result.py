@@ -69,8 +69,10 @@ class Protocol(Record):
     varies: str = Field("data and initial weights", description="what differs between seeds")
 
 
+BITS = "bits"
+"""The metric of the information held, which every task reports: a sum over all facts."""
 FACTS_HELD = "facts_held"
-"""The metric of the overload reading, on tasks that have one."""
+"""The metric of the overload measurement, on tasks that have one."""
 
 
 class Trial(Record):

@@ -51,7 +51,6 @@ class ThisProcess:
 
 def open_backend(target: ComputeTarget) -> Backend:
     """This process, or the Ray cluster at an address; raises at once where the target is not available."""
-    target.check()
     return _open_cluster(target) if target.executor == "ray" else ThisProcess(resolve_device(target.device))
 
 
@@ -62,13 +61,12 @@ def open_pool_backend(
     fork_scope: AbstractContextManager[None] | None = None,
     before_fork: Callable[[torch.device], None] = lambda _: None,
 ) -> Backend:
-    """The backend for so many parallel pieces of work: on a CPU a worker pool, where that is faster than this process.
+    """The backend for so many parallel units of work: on a CPU a worker pool, where that is faster than this process.
 
     Workers are forked inside `fork_scope`, in which everything is closed that must not be inherited; `before_fork`
     may prepare in one thread what they will share. Plugins whose classes cannot be pickled, because they were not
     defined in a module, train in this process.
     """
-    target.check()
     if target.executor == "local":
         device = resolve_device(target.device)
         size = pool_size(n_jobs, device)

@@ -15,11 +15,11 @@ from capbench.engine.construct import construct_group
 from capbench.engine.cost import Cost
 from capbench.engine.devices import keep_memory, use_fitting_threads
 from capbench.engine.memory import DoesNotFit, lanes_that_fit
-from capbench.engine.modes import TRIAL_TIMEOUT
 from capbench.engine.train import OnProgress, OnTrials, train_group
 from capbench.engine.trials import TrialGroup, TrialSpec
 from capbench.errors import TrialTimedOut, UserError
 from capbench.executors.deadline import Deadline
+from capbench.executors.target import TRIAL_TIMEOUT
 
 SHORTER = 2 / 3
 """The limit shrinks so with each halving: one hanging trial then costs three limits at most, however many lanes."""

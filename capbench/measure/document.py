@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from capbench.contract.bound import D_K, FACTS
 from capbench.contract.plugin import Plugin
 from capbench.documents.result import (
+    BITS,
     Capacity,
     Constructed,
     Environment,
@@ -39,7 +40,7 @@ def document(run: Session, constructed: Session | None, wall_seconds: float) -> 
     summary = summarise(run.trials, run.protocol)
     capacity = _with_d_qk_total(summary.capacity, run)
     n_parameters = _parameters_at(run, capacity)
-    bits = summary.metrics.get("bits", 0.0)
+    bits = summary.metrics.get(BITS, 0.0)
     bounds = compare(
         [provided.cls for provided in run.registry.bounds.values()],
         task,

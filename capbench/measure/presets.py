@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from capbench.errors import UnknownName
 
@@ -71,6 +72,10 @@ PRESETS = {
         ),
     )
 }
+
+RecipePreset = Literal["smoke", "standard", "paper"]
+"""The presets under which a recipe of a paper can be reproduced."""
+RECIPE_PRESETS: tuple[RecipePreset, ...] = get_args(RecipePreset)
 
 CONSTRUCTION = Preset(
     "construction",

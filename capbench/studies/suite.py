@@ -1,4 +1,7 @@
-"""Suites: TOML files that declare which pairs are measured, at which numbers of parameters, with which options."""
+"""Suites: TOML files that declare which pairs are measured, at which numbers of parameters, with which options.
+
+Fields that are options of a run have the names and types of `MeasureOptions`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from pydantic import Field, model_validator
 
 from capbench.documents.toml_file import TomlModel, read_toml
 from capbench.errors import UnknownName
-from capbench.measure.options import DEFAULT_CI_WIDTH, CiWidth, Rate, Whole
+from capbench.measure.options import DEFAULT_CI_WIDTH, CiWidth, MeasureOptions, Rate, Whole
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 
@@ -18,9 +21,9 @@ Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 class Rule(TomlModel):
     """Options for some of the cells; where two rules set the same option, the later one counts."""
 
-    tasks: tuple[str, ...] = Field((), strict=False, description="only these; none: all")
-    architectures: tuple[str, ...] = Field((), strict=False, description="only these; none: all")
-    tiers: tuple[Whole, ...] = Field((), strict=False, description="only these; none: all")
+    tasks: tuple[str, ...] = Field((), strict=False, description="restrict to these; empty: all")
+    architectures: tuple[str, ...] = Field((), strict=False, description="restrict to these; empty: all")
+    tiers: tuple[Whole, ...] = Field((), strict=False, description="restrict to these; empty: all")
     set: tuple[str, ...] = Field((), strict=False, description="fields as --set takes them: task.n_items=128")
     rates: tuple[Rate, ...] = Field((), strict=False, description="learning rates to try; none: the task's")
     steps: Whole | None = Field(None, description="most training steps of a trial")
@@ -49,7 +52,7 @@ class Suite(TomlModel):
     name: Name
     version: Whole
     about: str = Field("", description="its purpose in one line")
-    preset: str = "standard"
+    preset: str = MeasureOptions.model_fields["preset"].default
     tiers: tuple[Whole, ...] = Field(strict=False, min_length=1, description="numbers of parameters to match")
     tasks: tuple[str, ...] = Field((), strict=False, description="none: every installed one")
     architectures: tuple[str, ...] = Field((), strict=False, description="none: every installed one that fits")

@@ -59,7 +59,7 @@ RUN = ("run", "--task", "rgr", "--arch", "flaky", "--preset", "smoke", "--set", 
 
 def test_a_trial_that_raises_costs_that_trial_and_is_shown(distribution, capbench, monkeypatch) -> None:
     distribution("flaky", FLAKY.format(share=0.4))
-    monkeypatch.setattr("capbench.measure.request.count_parameters", lambda task, architecture: 256)
+    monkeypatch.setattr("capbench.measure.request.build_module", lambda task, architecture: torch.nn.Linear(16, 16))
     done = capbench(*RUN, "--json")
     assert done.code == 0, done.err
     document = json.loads(done.out)
@@ -73,7 +73,7 @@ def test_a_trial_that_raises_costs_that_trial_and_is_shown(distribution, capbenc
 
 def test_a_run_in_which_everything_fails_says_why_and_exits_1(distribution, capbench, monkeypatch) -> None:
     distribution("flaky", FLAKY.format(share=2))
-    monkeypatch.setattr("capbench.measure.request.count_parameters", lambda task, architecture: 256)
+    monkeypatch.setattr("capbench.measure.request.build_module", lambda task, architecture: torch.nn.Linear(16, 16))
     done = capbench(*RUN)
     assert (done.code, done.out) == (1, "")
     assert "trials failed; the first: RuntimeError: out of luck" in done.err

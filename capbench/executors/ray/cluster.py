@@ -23,9 +23,8 @@ from capbench.errors import ClusterUnavailable, DeviceUnavailable, UserError, Wo
 from capbench.executors.executor import Executor
 from capbench.executors.in_flight import GroupError, GroupLost, GroupReport, Message, RemoteExecutor, ReservedSlots
 from capbench.executors.ray.connection import connect
-from capbench.executors.ray.mailbox import Mailbox
 from capbench.executors.ray.requirements import Requirement, Requirements, requirements_of
-from capbench.executors.ray.worker import REPORT_SECONDS, RayTask, check_node, run_task
+from capbench.executors.ray.worker import REPORT_SECONDS, Mailbox, RayTask, check_node, run_task
 from capbench.executors.target import ComputeTarget
 from capbench.registry.settings import Configured
 

@@ -1,10 +1,11 @@
-"""A worker of a Ray cluster: checks that it has the driver's plugins, and runs a trial group by the local executor."""
+"""A worker of a Ray cluster: checks that it has the driver's plugins, runs trial groups, and reports on them."""
 
 from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -61,6 +62,24 @@ def run_task(task: RayTask, mailbox: Any) -> GroupReport:
 def this_node() -> str:
     """The cluster's id of this node, shortened; results are published, so its host name is not used."""
     return str(ray.get_runtime_context().get_node_id())[:12]
+
+
+class Mailbox:
+    """An actor that keeps early reports of workers until the driver reads them.
+
+    Losing its content costs nothing but time: a group's last report repeats all trials.
+    """
+
+    def __init__(self) -> None:
+        self._boxes: dict[str, list[bytes]] = defaultdict(list)
+
+    def put(self, box: str, report: bytes) -> None:
+        """Keeps a worker's report on the group of that box."""
+        self._boxes[box].append(report)
+
+    def take(self, boxes: Iterable[str]) -> dict[str, list[bytes]]:
+        """Empties these boxes and returns what was in them."""
+        return {box: self._boxes.pop(box) for box in boxes if box in self._boxes}
 
 
 class Reporter:

@@ -10,6 +10,7 @@ from tabulate import tabulate
 from capbench.documents.files import write_whole
 from capbench.documents.text import number, plain
 from capbench.errors import UserError
+from capbench.measure.options import MeasureOptions
 from capbench.report.reproduction.plot import figure_svg
 from capbench.studies.reproduce.agreement import Agreement
 from capbench.studies.reproduce.claim_text import value_text
@@ -166,8 +167,8 @@ def _settings(sweep: RecipeSweep, data: Reproduction) -> str:
         "task": at.task,
         "architecture": at.arch,
         "load": at.at,
-        "protocol": at.protocol if at.protocol != "capbench" else None,
-        "solver": at.solver if at.solver != "adam" else None,
+        "protocol": _unless_default("protocol", at.protocol),
+        "solver": _unless_default("solver", at.solver),
         "minimize": at.minimize,
         "set": " ".join(at.set),
         "seeds": at.seeds,
@@ -178,6 +179,10 @@ def _settings(sweep: RecipeSweep, data: Reproduction) -> str:
     if sweep.paper and data.size != "paper":
         text += f". Under `--preset paper`: {', '.join(f'{name} = {value}' for name, value in sweep.paper.items())}"
     return _plain(text) + "."
+
+
+def _unless_default(option: str, value: str) -> str | None:
+    return None if value == MeasureOptions.model_fields[option].default else value
 
 
 def _cost(data: Reproduction) -> str:

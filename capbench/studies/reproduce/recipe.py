@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
 from capbench.documents.expressions import names_in
 from capbench.documents.toml_file import TomlModel, read_toml
 from capbench.errors import UnknownName, UserError
-from capbench.measure.presets import preset_named
+from capbench.measure.presets import RECIPE_PRESETS, RecipePreset, preset_named
 from capbench.studies.reproduce.claims import AnyClaim
 from capbench.studies.reproduce.figure import Figure
 from capbench.studies.suite import Name
 from capbench.studies.sweep import SweepFile
-
-Size = Literal["smoke", "standard", "paper"]
-SIZES: tuple[Size, ...] = ("smoke", "standard", "paper")
 
 
 class RecipeSweep(SweepFile):
@@ -35,7 +32,7 @@ class RecipeSweep(SweepFile):
 
     @model_validator(mode="after")
     def _is_valid_at_every_size(self) -> RecipeSweep:
-        for size in SIZES:
+        for size in RECIPE_PRESETS:
             try:
                 preset_named(self.at_size(size).preset)
                 self.at_size(size).checked_grid()
@@ -47,7 +44,7 @@ class RecipeSweep(SweepFile):
                 raise ValueError(f"{size}.{field}: {first['msg']}, got {first['input']!r}") from error
         return self
 
-    def at_size(self, size: Size) -> SweepFile:
+    def at_size(self, size: RecipePreset) -> SweepFile:
         """The sweep with the fields of a size."""
         replaced = {"smoke": self.smoke, "paper": self.paper}.get(size, {})
         own = self.model_dump(exclude_unset=True, exclude={"id", "label", "least_over", "smoke", "paper"})
@@ -96,7 +93,7 @@ class PaperRecipe(TomlModel):
         yield from ((f"claim {claim.id}", claim.sweep_ids()) for claim in self.claims)
         yield from ((f"figure {figure.id}", figure.sweeps) for figure in self.figures)
 
-    def n_runs(self, size: Size = "standard") -> int:
+    def n_runs(self, size: RecipePreset = "standard") -> int:
         """Number of points of all its sweeps."""
         return sum(_n_points(sweep.at_size(size).grid) for sweep in self.sweeps)
 

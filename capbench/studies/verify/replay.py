@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
-from capbench.documents.result import Result, Trial, TrialStatus
+from capbench.documents.result import BITS, Result, Trial, TrialStatus
 from capbench.engine.trials import TrialSpec
 from capbench.errors import CannotRepeat
 from capbench.measure.request import Request
@@ -58,7 +58,7 @@ def check_summaries(result: Result) -> list[str]:
     if unknown_rates:
         return unknown_rates
     summary = summarise(result.trials, result.protocol)
-    bits = summary.metrics.get("bits", 0.0)
+    bits = summary.metrics.get(BITS, 0.0)
     pairs: list[tuple[str, JsonValue, JsonValue]] = [
         (f"capacity.{name}", getattr(result.capacity, name), getattr(summary.capacity, name))
         for name in ("kind", "estimate", "ci_low", "ci_high", "confidence", "status", "parameter")
