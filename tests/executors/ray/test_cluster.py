@@ -26,8 +26,8 @@ from capbench.store.store import Store
 from capbench.studies.sweep import parse_grid, run_sweep
 from tests.executors.nodes import PATIENCE_SECONDS, RayNodes, wait_for
 
-ROOT = Path(__file__).parents[2]
-GREMLIN = Path(__file__).parent / "gremlin.py"
+ROOT = Path(__file__).parents[3]
+GREMLIN = Path(__file__).parents[1] / "gremlin.py"
 PAIR = ("--task", "rgr", "--arch", "mha", "--preset", "smoke", "--compile", "off")
 AT = ("--at", "12", "--lr", "0.4", "--steps", "50")
 WILD = ("--task", "rgr", "--arch", "gremlin", "--preset", "smoke", "--compile", "off", "--lr", "0.1", "--steps", "50")
