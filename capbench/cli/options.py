@@ -73,7 +73,7 @@ def _click_type(field: FieldInfo) -> click.ParamType[Any] | type:
         return click.Choice(get_args(annotation))
     if get_origin(annotation) is tuple:
         annotation = get_args(annotation)[0]
-    if hasattr(annotation, "__metadata__"):  # the limits of an optional or repeated value stand with its own type
+    if hasattr(annotation, "__metadata__"):  # the limits of an optional or repeated value are in its inner type
         inner = FieldInfo.from_annotation(annotation)
         annotation, limits = inner.annotation, [*limits, *inner.metadata]
     low = next((each for each in limits if isinstance(each, Ge | Gt)), None)

@@ -24,7 +24,7 @@ COMPUTED = ("device", "executor", "address", "gpus", "trial_timeout", "dtype", "
     type=click.Choice(RECIPE_PRESETS),
     default="standard",
     show_default=True,
-    help="Seconds for a look, what two cores do in minutes, or the papers' sizes.",
+    help="smoke: seconds; standard: minutes on two cores; paper: the papers' sizes.",
 )
 @click.option(
     "--out",
@@ -44,8 +44,8 @@ def reproduce_command(
 ) -> None:
     """Run what a paper reports and compare: NAME is a recipe, a paper, or a .toml file; without it, list them.
 
-    Writes the data, the figures and the page of every recipe as soon as its runs have ended. Stopped or killed, the
-    same command goes on from there; what is stored is not trained again.
+    Writes the data, the figures and the page of every recipe as soon as its runs have ended. After an interruption,
+    the same command continues; stored trials are not trained again.
     """
     from capbench.errors import BadSetting, RunFailed
     from capbench.report.progress import show_study
@@ -67,7 +67,7 @@ def reproduce_command(
         registry, store = plugins.load(), Store(home())
         for data in reproduce(recipes, size, registry, store, progress, lambda declared: typed_options(ctx, declared)):
             found.append(data)
-            if not data.is_empty:  # pages of earlier runs are worth more than one of failures
+            if not data.is_empty:  # do not overwrite earlier pages with a page of failures
                 write_reproduction(data, folder)
     click.echo(reproduction_json(found) if as_json else "\n\n".join(map(reproduction_text, found)))
     click.echo(f"pages: {folder}", err=True)

@@ -42,7 +42,7 @@ PRESETS = {
         ),
         Preset(
             "quick",
-            "a rough answer for many pairs: few trials at a time, close to the transition",
+            "few trials, for comparing many pairs",
             step_share=1.0,
             seeds=16,
             first_points=8,
@@ -52,7 +52,7 @@ PRESETS = {
         ),
         Preset(
             "standard",
-            "an honest answer on a two-core laptop in about a minute",
+            "the default; about a minute on a two-core laptop",
             step_share=1.0,
             seeds=24,
             first_points=8,

@@ -25,8 +25,8 @@ def capacity_text(capacity: Capacity) -> str:
     below = "at most " if capacity.kind == "least_budget" else "below "
     sign = {"estimated": "", "at_least": "at least ", "below": below}[capacity.status]
     value = f"{capacity.estimate:.0%} hold" if capacity.kind == "success_rate" else number(capacity.estimate)
-    budget = f"{plain_line(capacity.parameter)} " if capacity.parameter else ""
-    return f"{budget}{sign}{value}"
+    parameter = f"{plain_line(capacity.parameter)} " if capacity.parameter else ""
+    return f"{parameter}{sign}{value}"
 
 
 def interval_text(capacity: Capacity) -> str:

@@ -26,7 +26,7 @@ REPORT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class RayTask:
+class RayGroup:
     """A trial group on its way to a worker, with everything that decides how it is run."""
 
     box: str
@@ -46,16 +46,16 @@ def check_node(requirements: Requirements) -> str:
     return node
 
 
-def run_task(task: RayTask, mailbox: Any) -> GroupReport:
+def run_group(message: RayGroup, mailbox: Any) -> GroupReport:
     """Runs a group to its end; the local executor handles memory, time limits and faults."""
-    check_requirements(this_node(), task.requirements)
-    group: TrialGroup = pickle.loads(task.group)
-    device = torch.device(task.device)
-    torch.set_num_threads(task.threads)
-    if device.type == "cuda" and task.gpus < 1:
-        torch.cuda.set_per_process_memory_fraction(task.gpus)
-    reporter = Reporter(task, mailbox, device)
-    executor = LocalExecutor(device, task.trial_timeout)
+    check_requirements(this_node(), message.requirements)
+    group: TrialGroup = pickle.loads(message.group)
+    device = torch.device(message.device)
+    torch.set_num_threads(message.threads)
+    if device.type == "cuda" and message.gpus < 1:
+        torch.cuda.set_per_process_memory_fraction(message.gpus)
+    reporter = Reporter(message, mailbox, device)
+    executor = LocalExecutor(device, message.trial_timeout)
     return reporter.report(0, 0, cost=executor.run([group], reporter.keep, reporter.report_progress))
 
 
@@ -85,9 +85,9 @@ class Mailbox:
 class Reporter:
     """Collects the trials of a group, and sends them to the mailbox from time to time."""
 
-    def __init__(self, task: RayTask, mailbox: Any, device: torch.device) -> None:
-        self._box, self._mailbox = task.box, mailbox
-        self._worker = _this_worker(task.requirements, device, task.threads)
+    def __init__(self, message: RayGroup, mailbox: Any, device: torch.device) -> None:
+        self._box, self._mailbox = message.box, mailbox
+        self._worker = _this_worker(message.requirements, device, message.threads)
         self._trials: list[Trial] = []
         self._n_sent = 0
         self._sent_at = time.monotonic()
@@ -115,7 +115,7 @@ class Reporter:
 @cache
 def _this_worker(requirements: Requirements, device: torch.device, threads: int) -> Worker:
     """This process as the result document describes it."""
-    del threads  # torch knows them; they are an argument so that another number gives another worker
+    del threads  # part of the cache key only
     plugins = tuple(
         WorkerPlugin(name=each.name, plugin=f"{each.distribution} {each.version}", code_hash=each.code_hash)
         for each in requirements.plugins

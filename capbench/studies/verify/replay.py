@@ -92,11 +92,11 @@ def _contradictions(trial: Trial, result: Result) -> Iterator[str]:
         yield f"trials: {trial_name(trial)} is said to be {trial.status.value}, but its {criterion.metric} is {value:g}"
 
 
-def check_keys(trials: Iterable[Trial], run: Session) -> list[str]:
+def check_keys(trials: Iterable[Trial], session: Session) -> list[str]:
     """Findings for trials whose key does not belong to their load, seed and rate."""
     findings = []
     for trial in trials:
-        if run.setup(trial.at).key(TrialSpec(trial.load, trial.seed, trial.learning_rate)) != trial.key:
+        if session.setup(trial.at).key(TrialSpec(trial.load, trial.seed, trial.learning_rate)) != trial.key:
             findings.append(
                 f"trials: {trial_name(trial)} has the key of another trial: its load, seed or rate was changed"
             )

@@ -106,7 +106,7 @@ def test_from_outside_the_cluster_the_numbers_are_the_same(nodes: RayNodes, expe
         done = subprocess.run(
             [sys.executable, "-m", "capbench.cli", *words], capture_output=True, text=True, check=False
         )
-        if not any(words in done.stderr for words in ("did not prove a Ray cluster", NOT_STARTED)):
+        if not any(words in done.stderr for words in ("is not a Ray cluster", NOT_STARTED)):
             break
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["trials"] == expected("run", *PAIR, *AT, "--seeds", "3")["trials"]

@@ -73,7 +73,7 @@ def test_a_cluster_of_another_version_is_refused_with_what_ray_says(monkeypatch:
         raise RuntimeError("Version mismatch: the cluster was started with Ray: 1.0")
 
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(connection, "_knock", lambda _: None)
+    monkeypatch.setattr(connection, "_check_port", lambda _: None)
     with pytest.raises(ClusterUnavailable, match="at head:6379 cannot be joined: Version mismatch"):
         open_backend(ComputeTarget(executor="ray", address="head:6379"))
 
@@ -88,7 +88,7 @@ def test_a_server_that_died_at_birth_is_asked_for_again(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(connection.ray, "init", init)
     monkeypatch.setattr(connection.ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(connection, "_knock", lambda _: None)
+    monkeypatch.setattr(connection, "_check_port", lambda _: None)
     connection.connect("ray://head:10001")
     assert next(said, "none left") == "none left"
 
@@ -109,7 +109,7 @@ def test_a_port_that_is_no_cluster_is_given_up_after_seconds(tmp_path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     server.shutdown()
     server.server_close()
-    assert "did not prove a Ray cluster within 2 s; check --address" in done.stdout
+    assert "is not a Ray cluster, or did not answer within 2 s; check --address" in done.stdout
 
 
 @pytest.mark.parametrize(
