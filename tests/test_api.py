@@ -153,7 +153,7 @@ def test_a_plot_is_a_chart_and_a_file_where_one_is_named(done, tmp_path) -> None
         done.plot(tmp_path / "curve.pdf")
 
 
-def test_a_frame_has_a_row_a_trial_and_a_column_a_metric(done) -> None:
+def test_a_frame_has_one_row_per_trial_and_one_column_per_metric(done) -> None:
     polars = pytest.importorskip("polars")
     frame = done.to_frame()
     assert isinstance(frame, polars.DataFrame)

@@ -49,7 +49,7 @@ def reproduce_command(
     """
     from capbench.errors import BadSetting, RunFailed
     from capbench.report.progress import show_study
-    from capbench.report.reproduction.page import default_folder, write_reproduction
+    from capbench.report.reproduction.page import default_page_folder, write_reproduction
     from capbench.report.reproduction.text import recipes_text, reproduction_json, reproduction_text
     from capbench.store.store import Store, home
     from capbench.studies.reproduce.recipe import all_recipes, find_recipes
@@ -61,7 +61,7 @@ def reproduce_command(
     if name is not None and every:
         raise BadSetting(f"--all is every recipe; leave {name!r} out, or --all")
     recipes = all_recipes() if name is None else find_recipes(name)
-    plugins, folder = ctx.find_object(PluginOptions) or PluginOptions(), out or default_folder()
+    plugins, folder = ctx.find_object(PluginOptions) or PluginOptions(), out or default_page_folder()
     found = []
     with plugins_print_to_stderr(), show_study() as progress:
         registry, store = plugins.load(), Store(home())

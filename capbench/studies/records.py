@@ -20,7 +20,7 @@ CellName = tuple[str, str, int]
 """Task, architecture and tier."""
 
 
-def default_folder() -> Path:
+def default_record_folder() -> Path:
     """The default folder of records: beside the leaderboard, or else in the current folder."""
     return PUBLISHED if PUBLISHED.is_dir() else Path("records")
 

@@ -5,16 +5,16 @@ Fields that are options of a run have the names and types of `MeasureOptions`.
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from capbench.documents.toml_file import TomlModel, read_toml
+from capbench.documents.toml_file import TomlModel, names_in_folder, packaged_folder, read_toml
 from capbench.errors import UnknownName
 from capbench.measure.options import DEFAULT_CI_WIDTH, CiWidth, MeasureOptions, Rate, Whole
 
+FOLDER = packaged_folder("capbench.studies", "suites")
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 
 
@@ -74,7 +74,7 @@ class Suite(TomlModel):
 
 def suite_names() -> list[str]:
     """The suites that come with capbench."""
-    return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
+    return names_in_folder(FOLDER)
 
 
 def load_suite(name: str) -> Suite:
@@ -84,8 +84,4 @@ def load_suite(name: str) -> Suite:
     if name not in suite_names():
         where = f"{', '.join(suite_names())}, or the path of a .toml file"
         raise UnknownName.among("suite", name, suite_names(), where)
-    return read_toml(f"{name}.toml", _folder() / f"{name}.toml", Suite)
-
-
-def _folder() -> Path:
-    return Path(str(files("capbench.studies") / "suites"))
+    return read_toml(f"{name}.toml", FOLDER / f"{name}.toml", Suite)

@@ -32,7 +32,7 @@ either, or a choice of [protocol].
 """
 
 
-def default_folder() -> Path:
+def default_page_folder() -> Path:
     """Where pages go by default: docs/reproductions if it exists, else reproductions."""
     return PUBLISHED if PUBLISHED.is_dir() else Path("reproductions")
 

@@ -33,7 +33,7 @@ class RankingGroup:
     task_params: str
     solver: str
     training: str
-    """Step budget, learning rates and precision."""
+    """Steps, learning rates and precision."""
 
     @property
     def is_ranked(self) -> bool:

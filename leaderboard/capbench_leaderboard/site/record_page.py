@@ -93,7 +93,7 @@ def run_page(entry: BoardEntry, name: str) -> RecordPage:
     """The page of a run, on the board or in a report; `name` makes its element ids unique in the document."""
     result = entry.result
     capacity, metric = result.capacity, plain_line(result.protocol.criterion.metric)
-    columns = ["budget" if result.protocol.parameter else "facts", "seed", "rate", "status", "steps", metric]
+    columns = ["parameter value" if result.protocol.parameter else "facts", "seed", "rate", "status", "steps", metric]
     return RecordPage(
         task=plain_line(result.task.name),
         architecture=plain_line(result.architecture.name),
