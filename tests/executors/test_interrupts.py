@@ -17,7 +17,7 @@ def test_the_first_signal_waits_for_the_next_check(number: signal.Signals, capfd
         signal.raise_signal(number)
         with pytest.raises(KeyboardInterrupt):
             interrupt.check()
-    assert "once more ends at once" in capfd.readouterr().err
+    assert "press again to stop at once" in capfd.readouterr().err
 
 
 def test_the_second_signal_ends_at_once() -> None:
