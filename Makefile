@@ -2,7 +2,7 @@
 # make test   set up, then run the tests
 # make lint   formatting, types, import layers
 # make faults kills, full disks, hostile files; writes docs/reliability.md
-# make bench  the engine against a one-model loop, as ratios in one run; then the next
+# make bench  the engine against a one-model loop, as ratios in one run; then bench-user
 # make bench-user  whole commands against plain loops over the same trials; writes docs/performance.md
 # make bench-scaling  what Ray workers gain and the driver costs; writes its section of docs/scaling.md
 PYTHON ?= python3

@@ -64,7 +64,7 @@ class Run:
         return f"<capbench run {self.result.run_id}: {pair}, {label} {words}, {interval}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows in the place of the object."""
+        """The HTML that a notebook displays."""
         from capbench.report.notebook import result_html
 
         return result_html(self.result, self.fact)
@@ -160,4 +160,4 @@ def _spelled_settings(settings: Mapping[str, JsonValue]) -> tuple[str, ...]:
     try:
         return tuple(f"{path}={json.dumps(value)}" for path, value in settings.items())
     except TypeError as error:
-        raise BadSetting(f"settings take what JSON knows, such as int and str: {error}") from error
+        raise BadSetting(f"settings must be JSON values, such as int and str: {error}") from error

@@ -45,20 +45,20 @@ def distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Di
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CommandResult:
     code: int
     out: str
     err: str
 
 
 @pytest.fixture
-def capbench(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+def capbench(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., CommandResult]:
     """Runs the program's entry point in this process: exit code, stdout and stderr."""
     import warnings
 
     from capbench.cli.main import main
 
-    def run(*words: str) -> Outcome:
+    def run(*words: str) -> CommandResult:
         monkeypatch.setattr(sys, "argv", ["capbench", *words])
         capfd.readouterr()
         with warnings.catch_warnings():
@@ -69,7 +69,7 @@ def capbench(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
             except SystemExit as stop:
                 code = int(stop.code or 0)
         out, err = capfd.readouterr()
-        return Outcome(code, out, err)
+        return CommandResult(code, out, err)
 
     return run
 

@@ -4,39 +4,28 @@ from __future__ import annotations
 
 import click
 
-from capbench.cli.completion import archs, tasks
+from capbench.cli.options import run_options, typed_options
 from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
 
 
+@run_options(only=("task", "arch", "set", "preset"), required=("task", "arch"))
 @click.command("bounds")
-@click.option("--task", required=True, metavar="NAME", shell_complete=tasks, help="A task (capbench list).")
-@click.option("--arch", required=True, metavar="NAME", shell_complete=archs, help="An architecture (capbench list).")
-@click.option(
-    "--set",
-    "sets",
-    multiple=True,
-    metavar="WHAT.FIELD=VALUE",
-    help="Override a field: task.n_items=32, arch.n_heads=8.",
-)
-@click.option("--preset", default="standard", show_default=True, metavar="NAME", help="smoke, standard or paper sizes.")
 @click.option(
     "--at", type=click.IntRange(min=1), metavar="LOAD", help="Evaluate the bounds that depend on the load at this load."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.pass_obj
-def bounds_command(
-    plugins: PluginOptions, task: str, arch: str, sets: tuple[str, ...], preset: str, at: int | None, as_json: bool
-) -> None:
+@click.pass_context
+def bounds_command(ctx: click.Context, at: int | None, as_json: bool) -> None:
     """Evaluate every bound that applies to a task and an architecture."""
     from capbench.documents.text import as_json_text, plain
-    from capbench.measure.options import RunOptions
     from capbench.measure.request import build_request
     from capbench.measure.theory import compare
     from capbench.report.result_text import bounds_table
 
+    plugins: PluginOptions = ctx.obj
     with plugins_print_to_stderr():
         registry = plugins.load()
-        request = build_request(RunOptions(task=task, arch=arch, set=sets, preset=preset, at=at), registry)
+        request = build_request(typed_options(ctx).replaced(at=at), registry)
         bounds = [provided.cls for provided in registry.bounds.values()]
         records = compare(bounds, request.task.plugin, request.architecture.plugin, at, {})
     if as_json:

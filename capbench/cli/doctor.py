@@ -16,10 +16,12 @@ from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
 def doctor_command(plugins: PluginOptions, repairs: bool, as_json: bool) -> None:
     """Check devices, versions, plugins and the store; with --repair, repair the store."""
     from capbench.documents.text import as_json_text, plain
-    from capbench.report.health import check_health, health_text, repair
+    from capbench.report.health import check_health, health_text
+    from capbench.store.repair import repair_if_damaged
+    from capbench.store.store import home
 
     if repairs:
-        for line in repair():
+        for line in repair_if_damaged(home()):
             click.echo(plain(line), err=True)
     with plugins_print_to_stderr():
         found = check_health(plugins.load())

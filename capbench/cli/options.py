@@ -37,9 +37,7 @@ def typed_options(ctx: click.Context, declared: RunOptions | None = None) -> Run
 
 def typed_target(ctx: click.Context) -> ComputeTarget:
     """Where the user wants runs to be computed."""
-    target = ComputeTarget(**_typed(ctx))
-    target.check()
-    return target
+    return ComputeTarget(**_typed(ctx))
 
 
 def typed_names(ctx: click.Context) -> set[str]:
@@ -75,7 +73,7 @@ def _click_type(field: FieldInfo) -> click.ParamType[Any] | type:
         return click.Choice(get_args(annotation))
     if get_origin(annotation) is tuple:
         annotation = get_args(annotation)[0]
-    if hasattr(annotation, "__metadata__"):  # the limits of an optional or repeated value stand with its own type
+    if hasattr(annotation, "__metadata__"):  # the limits of an optional or repeated value are in its inner type
         inner = FieldInfo.from_annotation(annotation)
         annotation, limits = inner.annotation, [*limits, *inner.metadata]
     low = next((each for each in limits if isinstance(each, Ge | Gt)), None)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import click
 
 from capbench.cli.options import run_options, typed_options
 from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
+from capbench.measure.presets import RECIPE_PRESETS, RecipePreset
 
 COMPUTED = ("device", "executor", "address", "gpus", "trial_timeout", "dtype", "compile_mode")
 """Options of a run that are the user's choice; the others are declared by the recipe."""
@@ -21,10 +21,10 @@ COMPUTED = ("device", "executor", "address", "gpus", "trial_timeout", "dtype", "
 @click.option(
     "--preset",
     "size",
-    type=click.Choice(["smoke", "standard", "paper"]),
+    type=click.Choice(RECIPE_PRESETS),
     default="standard",
     show_default=True,
-    help="Seconds for a look, what two cores do in minutes, or the papers' sizes.",
+    help="smoke: seconds; standard: minutes on two cores; paper: the papers' sizes.",
 )
 @click.option(
     "--out",
@@ -38,18 +38,18 @@ def reproduce_command(
     ctx: click.Context,
     name: str | None,
     every: bool,
-    size: Literal["smoke", "standard", "paper"],
+    size: RecipePreset,
     out: Path | None,
     as_json: bool,
 ) -> None:
     """Run what a paper reports and compare: NAME is a recipe, a paper, or a .toml file; without it, list them.
 
-    Writes the data, the figures and the page of every recipe as soon as its runs have ended. Stopped or killed, the
-    same command goes on from there; what is stored is not trained again.
+    Writes the data, the figures and the page of every recipe as soon as its runs have ended. After an interruption,
+    the same command continues; stored trials are not trained again.
     """
     from capbench.errors import BadSetting, RunFailed
     from capbench.report.progress import show_study
-    from capbench.report.reproduction.page import default_folder, write_reproduction
+    from capbench.report.reproduction.page import default_page_folder, write_reproduction
     from capbench.report.reproduction.text import recipes_text, reproduction_json, reproduction_text
     from capbench.store.store import Store, home
     from capbench.studies.reproduce.recipe import all_recipes, find_recipes
@@ -61,13 +61,13 @@ def reproduce_command(
     if name is not None and every:
         raise BadSetting(f"--all is every recipe; leave {name!r} out, or --all")
     recipes = all_recipes() if name is None else find_recipes(name)
-    plugins, folder = ctx.find_object(PluginOptions) or PluginOptions(), out or default_folder()
+    plugins, folder = ctx.find_object(PluginOptions) or PluginOptions(), out or default_page_folder()
     found = []
     with plugins_print_to_stderr(), show_study() as progress:
         registry, store = plugins.load(), Store(home())
         for data in reproduce(recipes, size, registry, store, progress, lambda declared: typed_options(ctx, declared)):
             found.append(data)
-            if not data.is_empty:  # pages of earlier runs are worth more than one of failures
+            if not data.is_empty:  # do not overwrite earlier pages with a page of failures
                 write_reproduction(data, folder)
     click.echo(reproduction_json(found) if as_json else "\n\n".join(map(reproduction_text, found)))
     click.echo(f"pages: {folder}", err=True)

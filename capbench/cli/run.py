@@ -13,7 +13,7 @@ from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
 @run_options(required=("task", "arch"))
 @click.command("run")
 @click.option("--json", "as_json", is_flag=True, help="Print the result document and nothing else on stdout.")
-@click.option("--profile", is_flag=True, help="Say on stderr where the time went.")
+@click.option("--profile", is_flag=True, help="Print the time per phase to stderr.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the curve: .png, .svg or .html.")
 @click.pass_context
 def run_command(ctx: click.Context, as_json: bool, profile: bool, plot: Path | None) -> None:

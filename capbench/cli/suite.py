@@ -38,13 +38,13 @@ def suite_command(
 ) -> None:
     """Measure every fitting pair of a suite: NAME (see --list) or the path of a .toml file.
 
-    Stopped or killed, the same command goes on from there; what is stored is not trained again.
+    After an interruption, the same command continues; stored trials are not trained again.
     """
     from capbench.errors import BadSetting, RunFailed
     from capbench.report.progress import show_study
-    from capbench.report.study_text import outcome_text, plan_text, suites_text
+    from capbench.report.study_text import plan_text, suite_text, suites_text
     from capbench.store.store import Store, home
-    from capbench.studies.records import RecordFolder, default_folder
+    from capbench.studies.records import RecordFolder, default_record_folder
     from capbench.studies.suite import load_suite, suite_names
     from capbench.studies.suite_run import make_plan, parse_shard, run_plan
 
@@ -63,9 +63,9 @@ def suite_command(
         click.echo(plan_text(plan))
         return
     with plugins_print_to_stderr(), show_study() as progress:
-        folder = RecordFolder(out or default_folder(), suite)
+        folder = RecordFolder(out or default_record_folder(), suite)
         results, missing = run_plan(plan, registry, Store(home()), folder, progress)
-    click.echo(outcome_text(results, missing, suite.tiers))
+    click.echo(suite_text(results, missing, suite.tiers))
     click.echo(f"records: {folder.path}", err=True)
     failed = len(missing) - len(plan.missing)
     if failed:

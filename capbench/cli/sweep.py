@@ -32,7 +32,7 @@ def sweep_command(
 ) -> None:
     """Measure at every point of a grid, from --grid or from FILE.toml; takes the options of `capbench run`.
 
-    Stopped or killed, the same command goes on from there; what is stored is not trained again.
+    After an interruption, the same command continues; stored trials are not trained again.
     """
     from capbench.documents.text import as_json_text
     from capbench.errors import BadSetting, RunFailed
@@ -62,4 +62,4 @@ def sweep_command(
         click.echo(f"plot: {plot}", err=True)
     failed = len(points) - len(results)
     if failed:
-        raise RunFailed(f"{failed} of {len(points)} points failed; the reasons stand in the table")
+        raise RunFailed(f"{failed} of {len(points)} points failed; the reasons are in the table")

@@ -17,10 +17,9 @@ from capbench.conformance.training import (
 )
 from capbench.contract.signatures import Lookup, Recall, Relation, Signature
 from capbench.contract.task import Problem, Task
+from capbench.documents.result import BITS
 from capbench.errors import LoadOutOfRange
 
-SHARES = frozenset({"accuracy", "tau_accuracy", "f1"})
-"""Metrics that are shares, from 0 to 1."""
 CERTAIN_LOGIT = 50.0
 """A logit so large that softmax and sigmoid saturate."""
 
@@ -146,18 +145,20 @@ def loss_ignores_masked_slots(subject: Subject) -> None:
 
 
 def metrics_in_range(subject: Subject) -> None:
-    """metrics returns the criterion's metric and bits as finite 0-d tensors; shares are 0 to 1, bits at least 0."""
+    """metrics returns finite 0-d tensors, the criterion's metric and bits among them; bits are at least 0."""
     task: Task = subject.configured.plugin
     problem, outputs = _problem_and_outputs(task)
     found = task.metrics(outputs, problem)
-    missing = {task.criterion.metric, "bits"} - set(found)
+    missing = {task.criterion.metric, BITS} - set(found)
     if missing:
         raise Violation("the criterion's metric and bits", f"no {', '.join(sorted(missing))}", "add them to metrics")
     for name, value in found.items():
-        upper = 1.0 if name in SHARES else float("inf")
-        if value.dim() or not value.isfinite() or not (name not in SHARES | {"bits"} or 0 <= float(value) <= upper):
-            limits = "from 0 to 1" if name in SHARES else "at least 0" if name == "bits" else "finite"
-            raise Violation(f"{name}: 0-d, {limits}", f"{value}", "divide by problem.mask.sum(); clamp bits at 0")
+        if value.dim() or not value.isfinite():
+            raise Violation(
+                f"{name}: 0-d, finite", f"{value}", "divide sums by problem.mask.sum(); keep logarithms away from 0"
+            )
+    if found[BITS] < 0:
+        raise Violation(f"{BITS}: at least 0", f"{found[BITS]}", "clamp them at 0")
 
 
 def right_answers_hold(subject: Subject) -> None:
@@ -168,8 +169,7 @@ def right_answers_hold(subject: Subject) -> None:
     if outputs is None:
         raise DoesNotApply("the right outputs cannot be derived from the targets")
     value = float(task.metrics(outputs, problem)[task.criterion.metric])
-    meets = value >= task.criterion.threshold if task.criterion.at_least else value <= task.criterion.threshold
-    if not meets:
+    if not task.criterion.is_met(value):
         raise Violation(
             f"{task.criterion} for correct outputs", f"{value:g}", "check the metric, its threshold and at_least"
         )

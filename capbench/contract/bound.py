@@ -20,7 +20,7 @@ class Kind(StrEnum):
     LOWER = "lower"
     """Guaranteed: weights exist that hold this many facts. Training that reaches fewer has an optimisation gap."""
     UPPER = "upper"
-    """Impossible beyond: a measurement above it (below it, for a budget such as D_K) is an error."""
+    """Impossible beyond: a measurement above it (below it, for a parameter value such as D_K) is an error."""
     LAW = "law"
     """Order of growth with an unknown constant: fitted, never shown as a share of a bound."""
 
@@ -41,7 +41,7 @@ class Pedigree(StrEnum):
 FACTS = "facts"
 """The quantity of bounds on the load; other quantities are D_K or the name of a metric."""
 D_K = "D_K"
-"""The quantity of bounds on the total query/key width: a budget, so that less is better."""
+"""The quantity of bounds on the total query/key width, of which less is better."""
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ class Task(Plugin):
         """0-d scores by name: at least the criterion's metric and "bits"."""
 
     def facts_held(self, metrics: Mapping[str, float], load: int) -> float | None:
-        """Facts held by an overloaded model, from a trial's metrics; None where the task has no such reading."""
+        """Facts held by an overloaded model, from a trial's metrics; None where the task does not measure them."""
         return None
 
     def analyse(self, outputs: Tensor, problem: Problem) -> dict[str, float]:

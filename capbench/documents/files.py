@@ -1,4 +1,4 @@
-"""Writing files so that a reader never meets half of one."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from capbench.errors import BadSetting
 
 
 def write_whole(path: Path, content: str | bytes, remedy: str = "name another folder with --out") -> None:
-    """Writes a file whole or not at all, its folder too; text as UTF-8. Raises BadSetting with the remedy."""
+    """Writes a file atomically, creating its folder; text as UTF-8. Raises BadSetting with the remedy."""
     # A name of its own for each writer: several processes may write the same file.
     part = path.parent / f".{uuid4().hex}.part"
     try:

@@ -63,14 +63,16 @@ class Protocol(Record):
     at: Positive | None = Field(None, description="the load, where it is given rather than searched for")
     parameter: str | None = Field(None, description="the architecture's field that --minimize searches over")
     limits: tuple[int, int] = Field(description="first and last value of the axis searched")
-    unit: Positive = Field(1, description="the axis has only multiples of this")
+    unit: Positive = Field(1, description="step of the axis: it has only multiples of this")
     confidence: float = Field(0.95, gt=0, lt=1)
     analyses: bool = Field(False, description="whether each model was analysed by its task and architecture")
     varies: str = Field("data and initial weights", description="what differs between seeds")
 
 
+BITS = "bits"
+"""The metric of the information held, which every task reports: a sum over all facts."""
 FACTS_HELD = "facts_held"
-"""The metric of the overload reading, on tasks that have one."""
+"""The metric of the overload measurement, on tasks that have one."""
 
 
 class Trial(Record):

@@ -18,7 +18,7 @@ MAX_BYTES = 16 * 2**20
 MAX_DEPTH = 32
 MAX_VALUES = 200_000
 MAX_VALUES_IN_ONE = 10_000
-"""In one list or object: the validator makes a message for each wrong value, so this limits its time."""
+"""Limit per list or object: bounds the validator's time."""
 INTEGER_LIMIT = 2**63
 MAX_QUOTE = 80
 
@@ -38,12 +38,17 @@ def read_document(path: Path, model: type[M], remedy: str = "write it with `capb
     """Reads a JSON file as a model: limited in size, depth and count, each key once, types not converted."""
     text = _read_text(path)
     try:
-        check_json(text)
-        return model.model_validate_json(text, strict=True)
+        return parse_strict(model, text)
     except ValidationError as error:
         raise BadDocument(f"{path}: {_first_error(error)}; {remedy}") from error
     except ValueError as error:
         raise BadDocument(f"{path}: {_short(str(error))}; {remedy}") from error
+
+
+def parse_strict(model: type[M], text: str) -> M:
+    """Parses JSON as a model, types not converted; raises ValueError, or pydantic's subclass of it."""
+    check_json(text)
+    return model.model_validate_json(text, strict=True)
 
 
 def check_json(text: str) -> None:

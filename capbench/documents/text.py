@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel
 from tabulate import tabulate
 
+from capbench.documents.result import Capacity
+
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Characters that a terminal may act on, or that XML forbids: an SVG with one crashes the renderer."""
 
@@ -25,6 +27,12 @@ def number(value: float | None) -> str:
     if float(value).is_integer() or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
+
+
+def sign_text(capacity: Capacity) -> str:
+    """What precedes an estimate of which only one side is known; empty where both are."""
+    below = "at most " if capacity.kind == "least_budget" else "below "
+    return {"estimated": "", "at_least": "at least ", "below": below}[capacity.status]
 
 
 def table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, TypeVar, get_args
 
@@ -22,6 +23,16 @@ class TomlModel(BaseModel):
 
 
 D = TypeVar("D", bound=TomlModel)
+
+
+def packaged_folder(package: str, name: str) -> Path:
+    """A folder of TOML files that comes with a package."""
+    return Path(str(files(package) / name))
+
+
+def names_in_folder(folder: Path) -> list[str]:
+    """The names of the TOML files in a folder, without their ending."""
+    return sorted(path.stem for path in folder.glob("*.toml"))
 
 
 def read_toml(source: str, path: Path, model: type[D]) -> D:

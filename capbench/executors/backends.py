@@ -56,7 +56,6 @@ class ThisProcess:
 
 def open_backend(target: ComputeTarget) -> Backend:
     """This process, or the Ray cluster at an address; raises at once where the target is not available."""
-    target.check()
     return _open_cluster(target) if target.executor == "ray" else ThisProcess(resolve_device(target.device))
 
 
@@ -66,12 +65,11 @@ def open_pool_backend(
     plugins: Sequence[Configured[Any]],
     fork_scope: AbstractContextManager[None] | None = None,
 ) -> Backend:
-    """The backend for so many parallel pieces of work: on a CPU a worker pool, where that is faster than this process.
+    """The backend for so many parallel units of work: on a CPU a worker pool, where that is faster than this process.
 
     Workers are forked inside `fork_scope`, in which everything is closed that must not be inherited. Plugins whose
     classes cannot be pickled, because they were not defined in a module, train in this process.
     """
-    target.check()
     if target.executor == "local":
         device = resolve_device(target.device)
         size = pool_size(n_jobs, device)

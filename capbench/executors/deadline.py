@@ -1,4 +1,4 @@
-"""Deadlines: a plugin that hangs is given up after a while without a sign of progress."""
+"""Deadlines: stop a plugin that makes no progress."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from types import FrameType
 from capbench.errors import TrialTimedOut
 
 TICKS = 20
-"""The time is counted in so many parts: a process that was stopped for an hour has missed one tick, not an hour."""
+"""Ticks per limit: a process suspended for an hour misses one tick, not an hour."""
 
 
 class Deadline:
-    """An alarm that goes off when nothing has moved for a number of seconds.
+    """Raises if no progress is reported for `seconds`.
 
-    It uses the SIGALRM of the main thread, so it is absent on Windows and in other threads. A single call
-    of C code, however long, counts as one tick when it returns: one that never returns is not noticed.
+    It uses the SIGALRM of the main thread, so it does nothing on Windows and in other threads. A single call of C
+    code, however long, counts as one tick when it returns; a C call that never returns is not detected.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         is_main = threading.current_thread() is threading.main_thread()
-        self._can_ring = seconds > 0 and is_main and hasattr(signal, "setitimer")
+        self._is_available = seconds > 0 and is_main and hasattr(signal, "setitimer")
         self._is_live = False
         self._ticks = 0
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """A scope in which standing still raises TrialTimedOut."""
-        if not self._can_ring:
+        """Raises TrialTimedOut in this scope if there is no progress."""
+        if not self._is_available:
             yield
             return
         former = signal.signal(signal.SIGALRM, self._tick)
@@ -42,13 +42,13 @@ class Deadline:
                 yield
             finally:
                 self._is_live = False
-        finally:  # reached even if the alarm rings in the line above
+        finally:  # reached even if the signal arrives in the line above
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, former)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """A sign of progress: what stands in this scope is never cut short, and the time begins anew after it."""
+        """Code in this scope is not interrupted; the timer restarts after it."""
         was_live, self._is_live = self._is_live, False
         try:
             yield
@@ -56,7 +56,7 @@ class Deadline:
             self._ticks, self._is_live = 0, was_live
 
     def _tick(self, _signal: int, _frame: FrameType | None) -> None:
-        """Counts; rings at the last tick and at each one after it, should a plugin swallow the exception."""
+        """Counts; raises at the last tick and at each one after it, should a plugin swallow the exception."""
         if not self._is_live:
             return
         self._ticks += 1

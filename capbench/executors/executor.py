@@ -1,4 +1,4 @@
-"""The interface of executors: what runs trial groups, and what the runs of a study take their executors from."""
+"""Interfaces: Executor runs trial groups; Backend provides executors to runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Backend(Protocol):
 
     @property
     def n_free(self) -> int:
-        """How many more groups could run right now: the trials of a run are split into so many parts."""
+        """Free slots: a run's trials are split into this many groups."""
         ...
 
     def prepare(self, plugins: Iterable[Configured[Any]]) -> None:

@@ -17,7 +17,7 @@ from capbench.executors.local import failed_trial
 WAIT_SECONDS = 1.0
 """Longest time between two progress callbacks of a run."""
 MOST_LOSSES = 24
-"""Times that a group and its parts may be lost before what is left of it counts as failed.
+"""Losses after which a group's remaining trials are recorded as failed.
 
 After the first loss a group is retried as it is, then in halves: this finds one trial among 512 that kills its worker.
 """
@@ -31,14 +31,14 @@ class GroupReport:
     step: int
     n_alive: int
     worker: Worker | None = None
-    """Who trains it, where that is not this machine."""
+    """The cluster worker; None on this machine."""
     cost: Cost | None = None
     """Set in the last report only."""
 
 
 @dataclass(frozen=True)
 class GroupLost:
-    """No last report of a group will come: its worker died, or failed outside of training."""
+    """The group will not finish: its worker died, or failed outside of training."""
 
     reason: str
 
@@ -58,8 +58,8 @@ T = TypeVar("T")
 """A ticket: how a transport names a submitted group."""
 
 
-class Workers(Protocol[T]):
-    """Processes that run trial groups. Several runs may share them, each in its own thread."""
+class Transport(Protocol[T]):
+    """Sends trial groups to processes that run them. Several runs may share them, each in its own thread."""
 
     def reserve(self) -> bool:
         """Takes a free slot for the caller; False where there is none."""
@@ -70,7 +70,7 @@ class Workers(Protocol[T]):
         ...
 
     def wait_for_slot(self, seconds: float) -> None:
-        """Returns when a slot may have become free, after so many seconds at most."""
+        """Waits at most `seconds` for a slot that may have become free."""
         ...
 
     def submit(self, group: TrialGroup, trial_timeout: float) -> T:
@@ -78,7 +78,7 @@ class Workers(Protocol[T]):
         ...
 
     def receive(self, tickets: Sequence[T], seconds: float) -> Iterator[tuple[T, Message]]:
-        """Messages about submitted groups, after so many seconds at most."""
+        """Messages about submitted groups; waits at most `seconds`."""
         ...
 
     def cancel(self, tickets: Sequence[T]) -> Iterator[tuple[T, Message]]:
@@ -113,7 +113,7 @@ class ReservedSlots:
             self._changed.notify_all()
 
     def wait_for_slot(self, seconds: float) -> None:
-        """Returns when a slot has become free, after so many seconds at most."""
+        """Waits at most `seconds` for a slot to become free."""
         with self._changed:
             self._changed.wait(seconds)
 
@@ -142,8 +142,8 @@ class SubmittedGroup:
 class RemoteExecutor(Generic[T]):
     """Runs the groups of one run on workers: those of a pool, or of a Ray cluster."""
 
-    def __init__(self, pool: Workers[T], trial_timeout: float) -> None:
-        self._pool = pool
+    def __init__(self, transport: Transport[T], trial_timeout: float) -> None:
+        self._transport = transport
         self._trial_timeout = trial_timeout
         self._workers: list[Worker] = []
 
@@ -154,7 +154,7 @@ class RemoteExecutor(Generic[T]):
 
     def run(self, groups: Iterable[TrialGroup], on_trials: OnTrials, on_progress: OnProgress) -> Cost:
         """Runs each group to its end, several at once; takes a group from the iterable when a slot is free for it."""
-        flight = GroupsInFlight(self._pool, self._trial_timeout, iter(groups), on_trials)
+        flight = GroupsInFlight(self._transport, self._trial_timeout, iter(groups), on_trials)
         try:
             while flight.fill():
                 flight.receive()
@@ -174,13 +174,13 @@ class GroupsInFlight(Generic[T]):
 
     def __init__(
         self,
-        pool: Workers[T],
+        transport: Transport[T],
         trial_timeout: float,
         groups: Iterator[TrialGroup],
         on_trials: OnTrials,
     ) -> None:
         self.cost = Cost()
-        self._pool, self._trial_timeout = pool, trial_timeout
+        self._transport, self._trial_timeout = transport, trial_timeout
         self._groups, self._on_trials = groups, on_trials
         self._submitted: dict[T, SubmittedGroup] = {}
         self._retries: list[SubmittedGroup] = []
@@ -199,30 +199,30 @@ class GroupsInFlight(Generic[T]):
 
     def fill(self) -> bool:
         """Submits groups while there are free slots; False when all groups have ended."""
-        while self._pool.reserve():
+        while self._transport.reserve():
             ticket = None
             try:
                 submitted = self._retries.pop() if self._retries else self._next()
                 if submitted is None:
                     return bool(self._submitted)
-                ticket = self._pool.submit(submitted.group, self._trial_timeout)
+                ticket = self._transport.submit(submitted.group, self._trial_timeout)
                 self._submitted[ticket] = submitted
             finally:
                 if ticket is None:
-                    self._pool.release()
+                    self._transport.release()
         return True
 
     def receive(self) -> None:
-        """Waits a moment, and passes on what was reported."""
+        """Waits for messages and handles them."""
         if not self._submitted:
-            self._pool.wait_for_slot(WAIT_SECONDS)
+            self._transport.wait_for_slot(WAIT_SECONDS)
             return
-        for ticket, message in self._pool.receive(list(self._submitted), WAIT_SECONDS):
+        for ticket, message in self._transport.receive(list(self._submitted), WAIT_SECONDS):
             self._accept(ticket, message)
 
     def cancel(self, keeps_reports: bool) -> None:
         """Stops what is in flight; the last reports of the stopped groups are passed on or dropped."""
-        for ticket, message in self._pool.cancel(list(self._submitted)):
+        for ticket, message in self._transport.cancel(list(self._submitted)):
             if keeps_reports and isinstance(message, GroupReport):
                 self._pass_on(self._submitted[ticket], message)
         self._submitted.clear()

@@ -9,24 +9,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-NOTICE = b"\nending after the current step; once more ends at once\n"
+NOTICE = b"\nstopping after the current evaluation; press again to stop at once\n"
 
 
 class Interrupt:
-    """Whether the user, or the system, has asked for an end."""
+    """Whether a stop was requested."""
 
     def __init__(self) -> None:
         self._is_requested = False
         self.is_repeated = False
-        """Whether an end was asked for twice."""
+        """Whether a stop was requested twice."""
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt if an end was asked for; called where nothing is half done."""
+        """Raises KeyboardInterrupt if a stop was requested; called where nothing is half done."""
         if self._is_requested:
             raise KeyboardInterrupt
 
     def request(self) -> None:
-        """Asks for an end without a signal."""
+        """Requests a stop without a signal."""
         self._is_requested = True
 
     def handle(self, _signal: int, _frame: FrameType | None) -> None:
@@ -35,7 +35,7 @@ class Interrupt:
             self.is_repeated = True
             raise KeyboardInterrupt
         self.request()
-        os.write(2, NOTICE)  # not print: the signal may have come in the middle of one
+        os.write(2, NOTICE)  # os.write: print is not signal-safe
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The local executor: one lane group after the other in this process."""
+"""The local executor: one trial group after the other in this process."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from capbench.engine.construct import construct_group
 from capbench.engine.cost import Cost
 from capbench.engine.devices import keep_memory, use_fitting_threads
 from capbench.engine.memory import DoesNotFit, lanes_that_fit
-from capbench.engine.modes import TRIAL_TIMEOUT
 from capbench.engine.train import OnProgress, OnTrials, train_group
 from capbench.engine.trials import TrialGroup, TrialSpec
 from capbench.errors import TrialTimedOut, UserError
 from capbench.executors.deadline import Deadline
+from capbench.executors.target import TRIAL_TIMEOUT
 
-SHORTER = 2 / 3
-"""The limit shrinks so with each halving: one hanging trial then costs three limits at most, however many lanes."""
-MOST_WAITED = 4
-"""Limits that an executor waits for hanging groups in all; then a group that hangs is given up whole."""
+TIMEOUT_SHRINK = 2 / 3
+"""Timeout factor per halving: one hanging trial costs at most three timeouts, however many lanes."""
+MAX_TIMEOUTS_WAITED = 4
+"""Timeouts spent on hanging groups before they are no longer split."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Fault:
 
     @property
     def record(self) -> str:
-        """What a failed trial says of it."""
+        """Error text of a failed trial."""
         remedy = "out of memory with one model alone: make the task or the architecture smaller"
         return f"{self.text.rstrip()}\n{remedy}" if self.is_memory else self.text.rstrip()
 
 
 class LocalExecutor:
-    """Runs groups on one device; remembers how many lanes its memory takes and how long it has waited in vain."""
+    """Runs groups on one device; remembers how many lanes fit in its memory, and the time lost to timeouts."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class LocalExecutor:
 
     @property
     def workers(self) -> tuple[Worker, ...]:
-        """Nobody: this process trains."""
+        """Empty: this process trains."""
         return ()
 
     def run(self, groups: Iterable[TrialGroup], on_trials: OnTrials, on_progress: OnProgress) -> Cost:
@@ -110,7 +110,7 @@ class LocalExecutor:
         if len(left) == 1 or (fault.is_timeout and self._gives_up(timeout)):
             on_trials([failed_trial(group, trial, fault.record) for trial in left])
             return
-        shorter = timeout * SHORTER if fault.is_timeout else timeout
+        shorter = timeout * TIMEOUT_SHRINK if fault.is_timeout else timeout
         for half in (left[: len(left) // 2], left[len(left) // 2 :]):
             smaller = group.part(half)
             for part in self._fitting(smaller) if fault.is_memory else [smaller]:
@@ -119,7 +119,7 @@ class LocalExecutor:
     def _attempt(
         self, group: TrialGroup, on_trials: OnTrials, on_progress: OnProgress, timeout: float, cost: Cost
     ) -> Fault | None:
-        """Runs a group once: nothing, or what went wrong."""
+        """Runs a group once; returns the fault, if any."""
         deadline = Deadline(timeout)
 
         def report(trials: Sequence[Trial]) -> None:
@@ -150,9 +150,9 @@ class LocalExecutor:
             torch.cuda.empty_cache()
 
     def _gives_up(self, timeout: float) -> bool:
-        """Counts another wait in vain; True once there have been too many."""
+        """Adds to the time lost to timeouts; True once it is too much."""
         self._waited += timeout
-        return self._waited >= MOST_WAITED * self._timeout
+        return self._waited >= MAX_TIMEOUTS_WAITED * self._timeout
 
 
 def failed_trial(group: TrialGroup, trial: TrialSpec, error: str) -> Trial:

@@ -22,8 +22,8 @@ from capbench.executors.local import LocalExecutor
 
 
 @dataclass(frozen=True)
-class GroupTask:
-    """A trial group on its way to a worker, with how it is to be run."""
+class GroupMessage:
+    """A trial group on its way to a worker, with its timeout."""
 
     group: TrialGroup
     trial_timeout: float
@@ -46,7 +46,7 @@ def serve(connection: Connection, inherited: Sequence[Connection], device: torch
     for end in inherited:
         end.close()
     sys.stdout = sys.stderr = sys.__stderr__  # the parent's may be redirected into a progress display
-    torch.set_num_threads(1)  # the threads of before the fork do not exist here
+    torch.set_num_threads(1)  # threads do not survive a fork
     share_memory(pool_size)
     warnings.showwarning = lambda message, category, filename, lineno, *_: _send_warning(
         connection, message, category, filename, lineno
@@ -54,9 +54,9 @@ def serve(connection: Connection, inherited: Sequence[Connection], device: torch
     worker = GroupWorker(connection, device)
     with suppress(EOFError, OSError):
         while True:
-            task = connection.recv_bytes()
-            if task:  # an empty message cancels a group that has ended by now
-                connection.send(worker.run(task))
+            data = connection.recv_bytes()
+            if data:  # an empty message cancels a group that has ended by now
+                connection.send(worker.run(data))
 
 
 class GroupWorker:
@@ -68,21 +68,21 @@ class GroupWorker:
         self._executors: dict[float, LocalExecutor] = {}
         self._ended: list[Trial] = []
 
-    def run(self, task: bytes) -> GroupReport | GroupError:
+    def run(self, data: bytes) -> GroupReport | GroupError:
         """Runs a group to its end, or until it is cancelled; returns the last message about it."""
         self._ended = []
         try:
-            cost = self._run(pickle.loads(task))
+            cost = self._run(pickle.loads(data))
         except Exception as error:  # noqa: BLE001 - raised again in the parent
             return GroupError(error if can_be_sent(error) else RuntimeError(f"{type(error).__name__}: {error}"))
         return GroupReport(tuple(self._ended), 0, 0, cost=cost)
 
-    def _run(self, task: GroupTask) -> Cost:
+    def _run(self, message: GroupMessage) -> Cost:
         # One executor for all groups: it keeps compiled steps and remembers how many lanes fit in memory.
-        if task.trial_timeout not in self._executors:
-            self._executors[task.trial_timeout] = LocalExecutor(self._device, task.trial_timeout)
+        if message.trial_timeout not in self._executors:
+            self._executors[message.trial_timeout] = LocalExecutor(self._device, message.trial_timeout)
         try:
-            return self._executors[task.trial_timeout].run([task.group], self._keep, self._report)
+            return self._executors[message.trial_timeout].run([message.group], self._keep, self._report)
         except KeyboardInterrupt:
             return Cost()
 

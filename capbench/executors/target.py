@@ -1,4 +1,4 @@
-"""The compute target: the device that trial groups run on, in this process or on a Ray cluster."""
+"""Where and how trial groups run, in the words of the command line, which imports this: no torch here."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from typing import Literal
 from capbench.errors import BadSetting
 
 ExecutorName = Literal["local", "ray"]
+CompileMode = Literal["auto", "on", "off"]
+Dtype = Literal["float32", "float64", "tf32", "bfloat16"]
+TRIAL_TIMEOUT = 600.0
+"""Seconds without progress after which a trial group counts as hanging."""
 
 ADDRESS = re.compile(r"auto|(ray://)?(?P<host>\[[^\[\]/\s]+\]|[^\[\]:/\s]+):(?P<port>\d{1,5})")
 
 
 @dataclass(frozen=True)
 class ComputeTarget:
-    """Where trial groups run, as the command line words it. It changes no number and is in no trial's key."""
+    """Where trial groups run, as given on the command line. It changes no number and is in no trial's key.
+
+    Making one checks it: raises BadSetting for values without a meaning, before a cluster is contacted.
+    """
 
     device: str = "auto"
     executor: ExecutorName = "local"
@@ -23,8 +30,7 @@ class ComputeTarget:
     gpus: float = 1.0
     """Share of a GPU that one trial group takes on a cluster."""
 
-    def check(self) -> None:
-        """Raises BadSetting for values without a meaning, before a cluster is contacted."""
+    def __post_init__(self) -> None:
         if self.executor not in ("local", "ray"):
             raise BadSetting(f"--executor takes local or ray, got {self.executor!r}")
         if self.executor == "local" and (self.address, self.gpus) != (ComputeTarget.address, ComputeTarget.gpus):

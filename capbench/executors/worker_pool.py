@@ -28,7 +28,7 @@ from capbench.errors import RunFailed
 from capbench.executors.compiler import BackgroundCompiler, serve_compiling
 from capbench.executors.executor import Executor
 from capbench.executors.in_flight import GroupLost, GroupReport, Message, RemoteExecutor, ReservedSlots
-from capbench.executors.pool_worker import GroupTask, WorkerWarning, serve
+from capbench.executors.pool_worker import GroupMessage, WorkerWarning, serve
 from capbench.registry.settings import Configured
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -38,7 +38,7 @@ CANCEL_SECONDS = 20.0
 
 
 def pool_size(n_jobs: int, device: torch.device) -> int:
-    """How many workers so many pieces of work can use; 1 where this process should train everything itself.
+    """How many workers this many units of work can use; 1 where this process should train everything itself.
 
     With small models the threads of one process wait for each other: one process per core is faster.
     OMP_NUM_THREADS, where the user has set it, asks for the threads of one process. Workers are forked, so only on
@@ -91,7 +91,7 @@ class WorkerPool(ReservedSlots):
         self._idle: list[WorkerProcess] = []
         self._workers: list[WorkerProcess] = []
         self._compiler: BackgroundCompiler | None = None
-        atexit.register(self._disconnect)  # Python waits for child processes when it ends, should nobody leave the pool
+        atexit.register(self._disconnect)  # Python joins children at exit; close the connections first
         try:
             for _ in range(size):
                 self._idle.append(self._fork())
@@ -123,16 +123,16 @@ class WorkerPool(ReservedSlots):
 
     def submit(self, group: TrialGroup, trial_timeout: float) -> WorkerProcess:
         """Sends a group to a free worker."""
-        task = pickle.dumps(GroupTask(replace(group), trial_timeout))
+        data = pickle.dumps(GroupMessage(replace(group), trial_timeout))
         with self._lock:
             self._idle = [worker for worker in self._idle if worker.process.is_alive()]
             worker = self._idle.pop() if self._idle else self._fork()
         with suppress(OSError):  # `receive` reports a worker that has just died
-            worker.connection.send_bytes(task)
+            worker.connection.send_bytes(data)
         return worker
 
     def receive(self, tickets: Sequence[WorkerProcess], seconds: float) -> Iterator[tuple[WorkerProcess, Message]]:
-        """Messages about the groups that these workers run, after so many seconds at most."""
+        """Messages about the groups that these workers run; waits at most `seconds`."""
         by_connection = {worker.connection: worker for worker in tickets}
         for connection in wait(list(by_connection), seconds):
             worker = by_connection[connection]  # type: ignore[index]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from capbench.contract.bound import D_K, FACTS
 from capbench.contract.plugin import Plugin
 from capbench.documents.result import (
+    BITS,
     Capacity,
     Constructed,
     Environment,
@@ -32,27 +33,27 @@ from capbench.measure.theory import LARGEST_HELD, compare
 from capbench.registry.registry import Registry
 
 
-def document(run: Session, constructed: Session | None, wall_seconds: float) -> Result:
+def document(session: Session, constructed: Session | None, wall_seconds: float) -> Result:
     """The result document, every summary in it derived from the trials."""
-    request = run.request
+    request = session.request
     task, architecture = request.task.plugin, request.architecture.plugin
-    summary = summarise(run.trials, run.protocol)
-    capacity = _with_d_qk_total(summary.capacity, run)
-    n_parameters = _parameters_at(run, capacity)
-    bits = summary.metrics.get("bits", 0.0)
+    summary = summarise(session.trials, session.protocol)
+    capacity = _with_d_qk_total(summary.capacity, session)
+    n_parameters = _parameters_at(session, capacity)
+    bits = summary.metrics.get(BITS, 0.0)
     bounds = compare(
-        [provided.cls for provided in run.registry.bounds.values()],
+        [provided.cls for provided in session.registry.bounds.values()],
         task,
         architecture,
-        *_measured(run, summary, capacity, bits / n_parameters),
+        *_measured(session, summary, capacity, bits / n_parameters),
     )
     return Result(
-        run_id=_run_id(run),
-        command=command(run.request),
+        run_id=_run_id(session),
+        command=command(session.request),
         task=request.task.ref(),
         architecture=request.architecture.ref(),
         solver=request.solver.ref(),
-        protocol=run.protocol,
+        protocol=session.protocol,
         n_parameters=n_parameters,
         capacity=capacity,
         bits=bits,
@@ -62,41 +63,41 @@ def document(run: Session, constructed: Session | None, wall_seconds: float) -> 
         rates=summary.rates,
         constructed=constructed and _constructed(constructed),
         bounds=tuple(bounds),
-        trials=_in_order(run.trials),
-        environment=environment(run.registry, run.backend.machine, _workers(run, constructed)),
+        trials=_in_order(session.trials),
+        environment=environment(session.registry, session.backend.machine, _workers(session, constructed)),
         timing=Timing(
             wall_seconds=wall_seconds,
-            train_seconds=run.cost.seconds,
-            compile_seconds=run.cost.compile_seconds,
-            lane_steps=run.cost.lane_steps,
-            compiled_lane_steps=run.cost.compiled_lane_steps,
-            trials_trained=run.n_trained,
-            trials_reused=run.n_reused,
-            grid_trials=fixed_grid(run.trials, run.protocol),
-            phases=_phases(run, constructed, wall_seconds),
+            train_seconds=session.cost.seconds,
+            compile_seconds=session.cost.compile_seconds,
+            lane_steps=session.cost.lane_steps,
+            compiled_lane_steps=session.cost.compiled_lane_steps,
+            trials_trained=session.n_trained,
+            trials_reused=session.n_reused,
+            grid_trials=fixed_grid(session.trials, session.protocol),
+            phases=_phases(session, constructed, wall_seconds),
         ),
     )
 
 
-def _phases(run: Session, constructed: Session | None, wall_seconds: float) -> dict[str, float]:
+def _phases(session: Session, constructed: Session | None, wall_seconds: float) -> dict[str, float]:
     """Seconds per phase; the remainder is planning, fitting and checking."""
     cost = Cost()
-    for each in (run, constructed):
+    for each in (session, constructed):
         if each is not None:
             cost.add(each.cost)
     rest = max(0.0, wall_seconds - sum(cost.phases.values()))
     return {**{phase: max(0.0, seconds) for phase, seconds in cost.phases.items()}, "planning": rest}
 
 
-def _constructed(side: Session) -> Constructed:
+def _constructed(session: Session) -> Constructed:
     """The capacity that explicit weights reach."""
-    capacity = summarise(side.trials, side.protocol).capacity
-    return Constructed(solver=side.request.solver.ref(), capacity=capacity, trials=_in_order(side.trials))
+    capacity = summarise(session.trials, session.protocol).capacity
+    return Constructed(solver=session.request.solver.ref(), capacity=capacity, trials=_in_order(session.trials))
 
 
 def _in_order(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     """Trials in an order that does not depend on when they were trained."""
-    return tuple(sorted(trials, key=lambda t: (t.budget or 0, t.load, t.seed, t.learning_rate or 0.0)))
+    return tuple(sorted(trials, key=lambda t: (t.at, t.seed, t.learning_rate or 0.0)))
 
 
 def command(request: Request) -> str:
@@ -127,7 +128,7 @@ def _changed_fields(section: str, plugin: Plugin, preset: str, implied: Mapping[
 
 
 def _measured(
-    run: Session, summary: Summary, capacity: Capacity, bits_per_parameter: float
+    session: Session, summary: Summary, capacity: Capacity, bits_per_parameter: float
 ) -> tuple[int, dict[str, float]]:
     """The load at which bounds are evaluated, and the measured values there by quantity."""
     measured = {**summary.data, **summary.metrics, "bits_per_parameter": bits_per_parameter}
@@ -136,48 +137,48 @@ def _measured(
         measured[FACTS] = capacity.estimate
         measured[LARGEST_HELD] = float(summary.largest_held or 0)
     else:
-        assert run.protocol.at is not None
-        load = run.protocol.at
+        assert session.protocol.at is not None
+        load = session.protocol.at
     if capacity.d_qk_total is not None:
         measured[D_K] = capacity.d_qk_total
     return load, measured
 
 
-def _with_d_qk_total(capacity: Capacity, run: Session) -> Capacity:
+def _with_d_qk_total(capacity: Capacity, session: Session) -> Capacity:
     """Adds D_K; under --minimize, at the estimate and at both ends of the interval."""
     if capacity.kind != "least_budget":
-        return capacity.model_copy(update={"d_qk_total": _d_qk_total(run, None)})
+        return capacity.model_copy(update={"d_qk_total": _d_qk_total(session, None)})
     ends = {"d_qk_total": capacity.estimate, "d_qk_total_low": capacity.ci_low, "d_qk_total_high": capacity.ci_high}
-    return capacity.model_copy(update={name: end and _d_qk_total(run, end) for name, end in ends.items()})
+    return capacity.model_copy(update={name: end and _d_qk_total(session, end) for name, end in ends.items()})
 
 
-def _d_qk_total(run: Session, parameter_value: float | None) -> float | None:
-    """D_K of the architecture; of a parameter value between two possible ones, interpolated."""
-    signature = run.request.task.plugin.signature
+def _d_qk_total(session: Session, parameter_value: float | None) -> float | None:
+    """D_K of the architecture, interpolated between possible parameter values."""
+    signature = session.request.task.plugin.signature
     if parameter_value is None:
-        heads = run.request.architecture.plugin.heads(signature)
+        heads = session.request.architecture.plugin.heads(signature)
         return None if heads is None else float(heads.d_qk_total)
-    unit = run.protocol.unit
+    unit = session.protocol.unit
     low = max(1, int(parameter_value / unit)) * unit
-    ends = [run.setup(at).architecture.plugin.heads(signature) for at in (low, low + unit)]
+    ends = [session.setup(at).architecture.plugin.heads(signature) for at in (low, low + unit)]
     if ends[0] is None or ends[1] is None:
         return None
     return ends[0].d_qk_total + (parameter_value - low) / unit * (ends[1].d_qk_total - ends[0].d_qk_total)
 
 
-def _parameters_at(run: Session, capacity: Capacity) -> int:
+def _parameters_at(session: Session, capacity: Capacity) -> int:
     """Number of trained parameters; under --minimize, at the smallest possible parameter value that suffices."""
     if capacity.kind != "least_budget":
-        return run.request.n_parameters
-    unit = run.protocol.unit
+        return session.request.n_parameters
+    unit = session.protocol.unit
     at = math.ceil(capacity.estimate / unit) * unit
-    return count_parameters(run.request.task.plugin, run.setup(at).architecture.plugin)
+    return count_parameters(session.request.task.plugin, session.setup(at).architecture.plugin)
 
 
-def _run_id(run: Session) -> str:
+def _run_id(session: Session) -> str:
     """A hash of the protocol and the trial keys: the same trials under the same protocol are the same run."""
-    keys = sorted(t.key for t in run.trials)
-    return hashlib.sha256("\0".join([run.protocol.model_dump_json(), *keys]).encode()).hexdigest()[:12]
+    keys = sorted(t.key for t in session.trials)
+    return hashlib.sha256("\0".join([session.protocol.model_dump_json(), *keys]).encode()).hexdigest()[:12]
 
 
 def environment(registry: Registry, machine: Machine, workers: Sequence[Worker] = ()) -> Environment:
@@ -192,6 +193,6 @@ def environment(registry: Registry, machine: Machine, workers: Sequence[Worker] 
     )
 
 
-def _workers(run: Session, constructed: Session | None) -> list[Worker]:
+def _workers(session: Session, constructed: Session | None) -> list[Worker]:
     """The workers of a run and of its construction, each once."""
-    return merge_workers([*run.workers, *(constructed.workers if constructed else ())])
+    return merge_workers([*session.workers, *(constructed.workers if constructed else ())])

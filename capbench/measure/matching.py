@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from torch import nn
+
 from capbench.contract.architecture import Architecture
 from capbench.contract.task import Task
 from capbench.engine.stack import Layout
@@ -20,8 +22,17 @@ NEIGHBOURS = 32
 
 def count_parameters(task: Task, architecture: Architecture) -> int:
     """Number of trained parameters of a pair; building its module raises the reason if they do not fit."""
+    return count_trained(build_module(task, architecture))
+
+
+def build_module(task: Task, architecture: Architecture) -> nn.Module:
+    """A fresh module of a pair; raises the reason if they do not fit."""
     with seeded(0):
-        module = architecture.build(task.signature)
+        return architecture.build(task.signature)
+
+
+def count_trained(module: nn.Module) -> int:
+    """Number of trained parameters of a module."""
     return sum(shape.numel() for shape in Layout.of(module).shapes)
 
 

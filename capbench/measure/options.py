@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from capbench.engine.modes import TRIAL_TIMEOUT, CompileMode, Dtype
 from capbench.errors import BadDocument, BadSetting
-from capbench.executors.target import ComputeTarget, ExecutorName
+from capbench.executors.target import TRIAL_TIMEOUT, CompileMode, ComputeTarget, Dtype, ExecutorName
+from capbench.measure.presets import PRESETS
 
 DEFAULT_CI_WIDTH = 0.05
 
@@ -52,15 +52,13 @@ WHOLE = "a whole number from 1"
 
 
 class MeasureOptions(BaseModel):
-    """What is measured, and how hard."""
+    """What is measured, and with what effort."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
-    task: Annotated[
-        str, Option("What is to be held (capbench list).", "a task's name", metavar="NAME", completes="tasks")
-    ]
+    task: Annotated[str, Option("The task (capbench list).", "a task's name", metavar="NAME", completes="tasks")]
     arch: Annotated[
-        str, Option("What is to hold it (capbench list).", "an architecture's name", metavar="NAME", completes="archs")
+        str, Option("The architecture (capbench list).", "an architecture's name", metavar="NAME", completes="archs")
     ]
     set: Annotated[
         tuple[str, ...],
@@ -85,28 +83,31 @@ class MeasureOptions(BaseModel):
     match: Annotated[
         str | None,
         Option(
-            "The same, with the count of another architecture at its defaults.",
+            "Match the parameter count of another architecture at its defaults.",
             "an architecture's name",
             metavar="ARCH",
             is_in_command=False,
         ),
     ] = None
-    preset: Annotated[str, Option("smoke, quick, standard, paper.", "a preset's name", metavar="NAME")] = "standard"
-    at: Annotated[Whole | None, Option("Only this load: how often is it held?", WHOLE, metavar="LOAD")] = None
+    preset: Annotated[str, Option(f"{', '.join(PRESETS)}.", "a preset's name", metavar="NAME")] = "standard"
+    at: Annotated[Whole | None, Option("Measure the success rate at this load only.", WHOLE, metavar="LOAD")] = None
     minimize: Annotated[
         str | None,
         Option(
             "The least value of an architecture's field that holds the load --at.", "a field's name", metavar="PARAM"
         ),
     ] = None
-    overload: Annotated[
-        bool, Option("Facts held when asked for more than fit: --at LOAD, or all there are.", "true or false")
-    ] = False
+    overload: Annotated[bool, Option("Facts held under overload, at --at LOAD or at all facts.", "true or false")] = (
+        False
+    )
     analyse: Annotated[
         bool,
         Option("Analyse each model at its end (triples: tensor ranks; mha on sequences: saturation).", "true or false"),
     ] = False
-    protocol: Annotated[str, Option("Or dana2025, mahdavi2024.", "a protocol's name", metavar="NAME")] = "capbench"
+    protocol: Annotated[
+        str,
+        Option("Training protocol: capbench, dana2025 or mahdavi2024.", "a protocol's name", metavar="NAME"),
+    ] = "capbench"
     seeds: Annotated[Whole | None, Option("Most seeds at any one load.", WHOLE, metavar="N")] = None
     budget: Annotated[Whole | None, Option("Most trials of a search. Default: the preset's.", WHOLE, metavar="N")] = (
         None
@@ -130,7 +131,7 @@ class MeasureOptions(BaseModel):
     dtype: Annotated[
         Dtype | None,
         Option(
-            "Precision; tf32 and bfloat16 are of matrix products only. Default: the solver's.",
+            "Precision; tf32 and bfloat16 apply to matrix products only. Default: the solver's.",
             "float32, float64, tf32, bfloat16 or None",
         ),
     ] = None
@@ -148,10 +149,10 @@ class RunOptions(MeasureOptions):
 
     device: Annotated[
         str, Option("auto, cpu, cuda, cuda:N or mps.", "a device's name", metavar="NAME", is_in_command=False)
-    ] = "auto"
+    ] = ComputeTarget.device
     executor: Annotated[
         ExecutorName, Option("Train on this machine, or on a Ray cluster.", "local or ray", is_in_command=False)
-    ] = "local"
+    ] = ComputeTarget.executor
     address: Annotated[
         str,
         Option(
@@ -160,7 +161,7 @@ class RunOptions(MeasureOptions):
             metavar="ADDRESS",
             is_in_command=False,
         ),
-    ] = "auto"
+    ] = ComputeTarget.address
     gpus: Annotated[
         float,
         Field(gt=0, le=1),
@@ -170,12 +171,12 @@ class RunOptions(MeasureOptions):
             metavar="SHARE",
             is_in_command=False,
         ),
-    ] = 1.0
+    ] = ComputeTarget.gpus
     trial_timeout: Annotated[
         float,
         Field(ge=0, le=1e6),
         Option(
-            "Give up a trial that shows no progress for so long; 0: never.",
+            "Fail a trial after this long without progress; 0: never.",
             "seconds from 0, which is never",
             metavar="SECONDS",
             is_in_command=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from capbench.errors import UnknownName
 
@@ -41,7 +42,7 @@ PRESETS = {
         ),
         Preset(
             "quick",
-            "a rough answer for many pairs: few trials at a time, close to the transition",
+            "few trials, for comparing many pairs",
             step_share=1.0,
             seeds=16,
             first_points=8,
@@ -51,7 +52,7 @@ PRESETS = {
         ),
         Preset(
             "standard",
-            "an honest answer on a two-core laptop in about a minute",
+            "the default; about a minute on a two-core laptop",
             step_share=1.0,
             seeds=24,
             first_points=8,
@@ -71,6 +72,10 @@ PRESETS = {
         ),
     )
 }
+
+RecipePreset = Literal["smoke", "standard", "paper"]
+"""The presets under which a recipe of a paper can be reproduced."""
+RECIPE_PRESETS: tuple[RecipePreset, ...] = get_args(RecipePreset)
 
 CONSTRUCTION = Preset(
     "construction",

@@ -13,9 +13,8 @@ from capbench.contract.solver import ConstructiveSolver, GradientSolver, Solver
 from capbench.contract.task import Problem, Task
 from capbench.documents.result import Protocol
 from capbench.engine.devices import check_precision, resolve_device
-from capbench.engine.trials import seeded
 from capbench.errors import BadSetting, CannotConstruct, LoadOutOfRange, UnknownName, UnsupportedSignature
-from capbench.measure.matching import count_parameters, match_parameters, parse_count
+from capbench.measure.matching import build_module, count_parameters, count_trained, match_parameters, parse_count
 from capbench.measure.options import RunOptions
 from capbench.measure.presets import Preset, preset_named
 from capbench.measure.protocols import TrainingProtocol, protocol_named
@@ -44,12 +43,12 @@ class Request:
     n_parameters: int = field(init=False)
 
     def __post_init__(self) -> None:
-        options = self.options
-        options.target.check()
-        if options.executor == "local":  # what a cluster has is checked when it is opened
-            check_precision(options.dtype or "float32", resolve_device(options.device))
-        object.__setattr__(self, "n_parameters", count_parameters(self.task.plugin, self.architecture.plugin))
-        object.__setattr__(self, "protocol", _protocol(self))
+        target = self.options.target
+        if target.executor == "local":  # what a cluster has is checked when it is opened
+            check_precision(self.options.dtype or "float32", resolve_device(target.device))
+        module = build_module(self.task.plugin, self.architecture.plugin)
+        object.__setattr__(self, "n_parameters", count_trained(module))
+        object.__setattr__(self, "protocol", _protocol(self, module))
 
     @property
     def plugins(self) -> tuple[Configured[Task], Configured[Architecture], Configured[Solver]]:
@@ -104,14 +103,14 @@ def check_load(task: Task, load: int) -> None:
         raise LoadOutOfRange(f"{task.name} has 1 to {task.max_load} {task.fact}s at these sizes, got --at {load}")
 
 
-def _protocol(request: Request) -> Protocol:
+def _protocol(request: Request, module: nn.Module) -> Protocol:
     """The protocol of a request: defaults filled in, limits checked."""
     task, preset, options = request.task.plugin, request.preset, request.options
     mode, limits, at = _mode(request)
     if options.analyse:
-        _check_analysis(task, request.architecture.plugin)
+        _check_analysis(task, request.architecture.plugin, module)
     if isinstance(request.solver.plugin, GradientSolver):
-        _check_start(request.solver.plugin, task, request.architecture.plugin)
+        _check_start(request.solver.plugin, task, request.architecture.plugin, module)
     return Protocol(
         name=request.training.name,
         preset=preset.name,
@@ -131,30 +130,27 @@ def _protocol(request: Request) -> Protocol:
     )
 
 
-def _check_analysis(task: Task, architecture: Architecture) -> None:
+def _check_analysis(task: Task, architecture: Architecture, module: nn.Module) -> None:
     """Raises where neither the task nor the architecture analyses models."""
-    if type(task).analyse is Task.analyse and not architecture.analyse(*_smallest(task, architecture)):
+    if type(task).analyse is Task.analyse and not architecture.analyse(module, _one_fact(task)):
         raise BadSetting(
             f"{task.name} has no analysis of trained models, nor has {architecture.name} on it; leave --analyse out"
         )
 
 
-def _check_start(solver: GradientSolver, task: Task, architecture: Architecture) -> None:
+def _check_start(solver: GradientSolver, task: Task, architecture: Architecture, module: nn.Module) -> None:
     """Lets a solver with its own starting weights raise where it does not support the pair."""
     if type(solver).start is not GradientSolver.start:
-        module, problem = _smallest(task, architecture)
-        solver.start(task, architecture, module, problem, 1, torch.Generator().manual_seed(0))
+        solver.start(task, architecture, module, _one_fact(task), 1, torch.Generator().manual_seed(0))
 
 
-def _smallest(task: Task, architecture: Architecture) -> tuple[nn.Module, Problem]:
-    """A fresh model and a problem of one fact, to try plugins on."""
-    with seeded(0):
-        module = architecture.build(task.signature)
-    return module, task.problem(1, 1, torch.Generator().manual_seed(0))
+def _one_fact(task: Task) -> Problem:
+    """The smallest problem, to try plugins on."""
+    return task.problem(1, 1, torch.Generator().manual_seed(0))
 
 
 def _steps(request: Request) -> int:
-    """The task's number of steps, scaled by the preset; a paper's own number is only ever reduced."""
+    """The task's number of steps, scaled by the preset; a paper's step count is only ever reduced by a preset."""
     share = request.preset.step_share
     if request.training.steps:
         return max(1, round(request.training.steps * min(1.0, share)))
@@ -200,7 +196,7 @@ def _largest_load(request: Request) -> int:
 
 
 def _overload(request: Request, most: int) -> int:
-    """The load of an overload reading: all facts of the task, unless the user names one."""
+    """The load of an overload measurement: all facts of the task, unless the user names one."""
     task = request.task.plugin
     load = request.options.at or most
     if task.facts_held({task.criterion.metric: task.criterion.threshold}, load) is None:

@@ -11,7 +11,7 @@ from capbench.documents.result import BoundRecord
 from capbench.errors import BoundBroken, NotApplicable
 
 LARGEST_HELD = "largest load held"
-"""The name under which the largest load that any trial held stands beside the estimated capacity."""
+"""Key of the largest load that any trial held, in the measured values."""
 
 
 def compare(

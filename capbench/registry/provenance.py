@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 OUTSIDE_PACKAGES = {"capbench", "pydantic", "builtins", "abc", "typing"}
-"""Bases from these are left out of a code hash; capbench's core has a version of its own in every trial's key."""
+"""Packages left out of a code hash; the core is covered by ENGINE_VERSION."""
 IGNORED_FIELDS = {"ctx", "kind", "type_comment"}
 """Fields of syntax nodes that do not change what the code does."""
 
@@ -94,7 +94,7 @@ def _imports(tree: ast.Module, package: str | None) -> Iterator[str]:
 def canonical_text(tree: ast.AST) -> str:
     """A syntax tree as text that all supported Python versions agree on, unlike `ast.dump` and `ast.unparse`.
 
-    One line per node, list or value, each before its parts; docstrings are left out.
+    One line per node, list or value, in pre-order; docstrings are left out.
     """
     lines: list[str] = []
     pending: list[object] = [tree]  # a stack, not recursion: an expression may be nested a thousand deep

@@ -11,9 +11,8 @@ import torch
 from capbench import __version__
 from capbench.documents.result import Record
 from capbench.documents.text import plain, table
-from capbench.errors import StoreDamaged, StoreUnavailable
+from capbench.errors import StoreUnavailable
 from capbench.registry.registry import Registry
-from capbench.store.repair import repair_store
 from capbench.store.store import REPAIR_REMEDY, Store, home
 
 LIBRARIES = ("torch", "numpy", "scipy", "pydantic", "pluggy", "click", "altair", "rich")
@@ -70,28 +69,6 @@ def health_text(found: Health) -> str:
     ]
     verdict = "all is well" if found.healthy else "something needs attention"
     return table(rows, ("", "")) + f"\n\n{plain(verdict)}"
-
-
-def repair() -> list[str]:
-    """Repairs the store if it needs it, and returns lines that say what was done."""
-    try:
-        store = Store(home())
-        try:
-            verdict = store.check_integrity()
-            n_dead = store.drop_dead_leases() if verdict == "ok" else 0
-        finally:
-            store.close()
-    except StoreDamaged as error:
-        verdict, n_dead = str(error), 0
-    if verdict == "ok":
-        return [f"released {n_dead} leases of dead processes"] if n_dead else ["the store needs no repair"]
-    saved = repair_store(home())
-    return [
-        f"the store was damaged: {' '.join(verdict.split())}",
-        f"the old file was kept as {saved.set_aside}",
-        f"{saved.n_trials} trials and {saved.n_runs} runs were recovered into the new store; "
-        "missing trials are trained again when needed",
-    ]
 
 
 def _store() -> tuple[str, int, int]:

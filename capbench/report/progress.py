@@ -122,7 +122,7 @@ class StudyBar:
     def finished(self, finished: FinishedJob, seconds_left: float | None) -> None:
         """Prints a line above the bar."""
         self._left = _left(seconds_left)
-        self._console.print(_outcome(finished), highlight=False, markup=False)
+        self._console.print(_finished_text(finished), highlight=False, markup=False)
 
     def _show(self, state: str) -> None:
         assert self._task is not None
@@ -148,7 +148,7 @@ class StudyLog:
     def finished(self, finished: FinishedJob, seconds_left: float | None) -> None:
         """Prints the answer of the run, how long it took, and the time left."""
         self._n_finished += 1
-        line = f"[{self._n_finished}/{self._n_jobs}] {_outcome(finished)}{_left(seconds_left)}"
+        line = f"[{self._n_finished}/{self._n_jobs}] {_finished_text(finished)}{_left(seconds_left)}"
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -182,7 +182,7 @@ def _left(seconds: float | None) -> str:
     return f"; about {duration(seconds)} left" if seconds else ""
 
 
-def _outcome(finished: FinishedJob) -> str:
+def _finished_text(finished: FinishedJob) -> str:
     if finished.result is None:
         return plain(f"{finished.job.label}: failed: {finished.reason}")
     cost = f"{duration(finished.seconds)}" if finished.has_trained else "stored"

@@ -53,7 +53,7 @@ def save_chart(chart: alt.LayerChart, path: Path) -> None:
 
 
 def success_chart(result: Result, fact: str) -> alt.LayerChart:
-    """Share of trials that hold against load (or budget), with the capacity marked."""
+    """Share of trials that hold against load (or parameter value), with the capacity marked."""
     axis_title = plain(result.protocol.parameter or f"{fact}s")
     x = alt.X(
         "at:Q",
@@ -101,7 +101,7 @@ def _subtitle(result: Result, fact: str) -> str:
 
 
 def _points(result: Result) -> list[dict[str, float]]:
-    """Share of trials that hold at each load or budget, with its Wilson interval."""
+    """Share of trials that hold at each load or parameter value, with its Wilson interval."""
     rate = result.rates.best if result.rates else None
     by_point = defaultdict(list)
     for trial in result.trials:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from capbench.contract.bound import D_K, FACTS
 from capbench.documents.result import BoundRecord, Capacity, RateWindow, Result, Timing, Trial, TrialStatus
-from capbench.documents.text import number, plain, table
+from capbench.documents.text import number, plain, sign_text, table
 
 PHASES = {
     "build": "drawing facts and initial weights, sizing groups",
@@ -133,10 +133,8 @@ def _three_numbers(result: Result, fact: str) -> str:
 
 
 def _with_sign(capacity: Capacity) -> str:
-    """The estimate, as "below" where even the smallest load failed, "at most" where the smallest budget was enough."""
-    below = "at most " if capacity.kind == "least_budget" else "below "
-    sign = {"estimated": "", "at_least": "at least ", "below": below}[capacity.status]
-    return f"{sign}{number(capacity.estimate)}"
+    """The estimate: "below" if even the smallest load failed, "at most" if the smallest parameter value sufficed."""
+    return f"{sign_text(capacity)}{number(capacity.estimate)}"
 
 
 def brief_capacity(result: Result) -> str:
@@ -187,7 +185,7 @@ def bound_rows(bounds: list[BoundRecord]) -> list[tuple[str, ...]]:
 
 
 def _by_point(result: Result, fact: str) -> str:
-    """How the trials at the best rate ended, one row per load or budget."""
+    """How the trials at the best rate ended, one row per load or parameter value."""
     rate = result.rates.best if result.rates else None
     points: dict[int, list[Trial]] = defaultdict(list)
     for trial in result.trials:

@@ -37,7 +37,7 @@ def plan_text(plan: SuitePlan) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def outcome_text(results: Sequence[Result], missing: Sequence[MissingRecord], tiers: Sequence[int]) -> str:
+def suite_text(results: Sequence[Result], missing: Sequence[MissingRecord], tiers: Sequence[int]) -> str:
     """Capacities of a suite, one row per pair and one column per tier, then what is missing."""
     found = {(r.task.name, r.architecture.name, r.suite.tier): brief_capacity(r) for r in results if r.suite}
     gaps = {(m.task, m.architecture, m.tier): "missing" for m in missing}

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 LEASE_SECONDS = 120.0
-"""A lease that was not renewed for this long is free: longer than any step takes, compiling included."""
+"""An unrenewed lease expires after this; longer than any step, including compilation."""
 RENEWAL_SECONDS = 10.0
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from capbench.documents.result import Result, Trial
-from capbench.documents.strict_json import check_json
+from capbench.documents.strict_json import parse_strict
 from capbench.errors import BadDocument
 from capbench.store.queries import StoredRun, StoredTrial
 from capbench.store.store import Store, store_file, translate_errors
@@ -45,10 +45,9 @@ def _runs(db: sqlite3.Connection, path: Path) -> list[StoredRun]:
 
 
 def _read(model: type[M], text: str, path: Path) -> M:
-    """Reads a row as strictly as a file from elsewhere, since the store may be one."""
+    """Validates a row strictly: the store may come from elsewhere."""
     try:
-        check_json(text)
-        return model.model_validate_json(text, strict=True)
+        return parse_strict(model, text)
     except ValidationError as error:
         raise BadDocument(f"{path}: holds an invalid {model.__name__.lower()}; nothing was merged") from error
     except ValueError as error:

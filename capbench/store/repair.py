@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from capbench.documents.result import Result, Trial
+from capbench.errors import StoreDamaged
 from capbench.store.queries import StoredRun, StoredTrial
 from capbench.store.store import Store, store_file, translate_errors
 from capbench.store.tables import dated_name
@@ -28,6 +29,28 @@ class RepairReport:
     set_aside: Path
     n_trials: int
     n_runs: int
+
+
+def repair_if_damaged(folder: Path) -> list[str]:
+    """Repairs a store if it needs it, and returns lines that say what was done."""
+    try:
+        store = Store(folder)
+        try:
+            verdict = store.check_integrity()
+            n_dead = store.drop_dead_leases() if verdict == "ok" else 0
+        finally:
+            store.close()
+    except StoreDamaged as error:
+        verdict, n_dead = str(error), 0
+    if verdict == "ok":
+        return [f"released {n_dead} leases of dead processes"] if n_dead else ["the store needs no repair"]
+    saved = repair_store(folder)
+    return [
+        f"the store was damaged: {' '.join(verdict.split())}",
+        f"the old file was kept as {saved.set_aside}",
+        f"{saved.n_trials} trials and {saved.n_runs} runs were recovered into the new store; "
+        "missing trials are trained again when needed",
+    ]
 
 
 def repair_store(folder: Path) -> RepairReport:

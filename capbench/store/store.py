@@ -204,7 +204,7 @@ class Store:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """A scope in which the file is closed: an open SQLite connection must not be carried into a forked process."""
+        """A scope in which the file is closed: an open SQLite connection must not be inherited by a fork."""
         self.close()
         try:
             yield

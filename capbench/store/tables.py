@@ -40,7 +40,7 @@ def migrate(db: sqlite3.Connection, path: Path) -> None:
     """Creates the tables in a new file, copies and upgrades an older store, refuses a newer one."""
     if _version(db, path) == STORE_VERSION:
         return
-    db.execute("BEGIN IMMEDIATE")  # of two processes that open it at once, the second finds it done
+    db.execute("BEGIN IMMEDIATE")  # if two processes open it at once, the second finds it migrated
     try:
         version = _version(db, path)
         copy = _copy(path, version) if 0 < version < STORE_VERSION else None

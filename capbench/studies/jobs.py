@@ -36,7 +36,7 @@ SHARED_FAULTS = (RunInterrupted, StoreUnavailable, DeviceUnavailable, ClusterUna
 POLL_SECONDS = 0.5
 """Time between two checks for an interrupt while jobs run in threads."""
 GROWTH = 0.75
-"""The time of a run is taken to grow with this power of its parameters, where no run of that size has been seen."""
+"""Exponent by which run time is assumed to grow with parameters, where no run of that size has been seen."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def run_jobs(jobs: Sequence[Job], registry: Registry, store: Store, listener: St
 
 
 def in_order(finished: Iterable[FinishedJob]) -> Iterator[FinishedJob]:
-    """Jobs that finish in any order, in the order of the study: each as soon as all before it have finished."""
+    """Yields finished jobs in their original order, each as soon as all before it have finished."""
     early: dict[int, FinishedJob] = {}
     n_yielded = 0
     for each in finished:
@@ -107,7 +107,7 @@ def in_order(finished: Iterable[FinishedJob]) -> Iterator[FinishedJob]:
 
 
 def work_units(jobs: Sequence[Job]) -> list[list[int]]:
-    """Job indices grouped into units of work: jobs at one load each that differ only in it are trained as one."""
+    """Job indices grouped into units of work: jobs that differ only in load form one unit."""
     alike: dict[object, list[int]] = {}
     for index, job in enumerate(jobs):
         is_joint = job.request.protocol.mode == "at"
@@ -210,7 +210,7 @@ class Study:
     def _interrupted(self, where: str) -> RunInterrupted:
         return RunInterrupted(
             f"interrupted in {where}, {len(self.finished)} of {len(self.jobs)} runs done; all finished trials are "
-            "stored: the same command goes on from there"
+            "stored: the same command continues"
         )
 
 

@@ -20,7 +20,7 @@ CellName = tuple[str, str, int]
 """Task, architecture and tier."""
 
 
-def default_folder() -> Path:
+def default_record_folder() -> Path:
     """The default folder of records: beside the leaderboard, or else in the current folder."""
     return PUBLISHED if PUBLISHED.is_dir() else Path("records")
 
@@ -75,7 +75,7 @@ def read_missing(path: Path) -> list[MissingRecord]:
 
 
 def with_origin(result: Result, first: Result | None) -> Result:
-    """The result; if nothing was trained for it, with the timing and environment of the run that trained its trials."""
+    """The result; if all its trials were stored, keeps the timing and environment of the run that trained them."""
     if first is None or result.timing.trials_trained > 0:
         return result
     return result.model_copy(update={"timing": first.timing, "environment": first.environment})

@@ -1,26 +1,29 @@
-"""Suites: TOML files that declare which pairs are measured, at which numbers of parameters, with which options."""
+"""Suites: TOML files that declare which pairs are measured, at which numbers of parameters, with which options.
+
+Fields that are options of a run have the names and types of `MeasureOptions`.
+"""
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from capbench.documents.toml_file import TomlModel, read_toml
+from capbench.documents.toml_file import TomlModel, names_in_folder, packaged_folder, read_toml
 from capbench.errors import UnknownName
-from capbench.measure.options import DEFAULT_CI_WIDTH, CiWidth, Rate, Whole
+from capbench.measure.options import DEFAULT_CI_WIDTH, CiWidth, MeasureOptions, Rate, Whole
 
+FOLDER = packaged_folder("capbench.studies", "suites")
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
 
 
 class Rule(TomlModel):
     """Options for some of the cells; where two rules set the same option, the later one counts."""
 
-    tasks: tuple[str, ...] = Field((), strict=False, description="only these; none: all")
-    architectures: tuple[str, ...] = Field((), strict=False, description="only these; none: all")
-    tiers: tuple[Whole, ...] = Field((), strict=False, description="only these; none: all")
+    tasks: tuple[str, ...] = Field((), strict=False, description="restrict to these; empty: all")
+    architectures: tuple[str, ...] = Field((), strict=False, description="restrict to these; empty: all")
+    tiers: tuple[Whole, ...] = Field((), strict=False, description="restrict to these; empty: all")
     set: tuple[str, ...] = Field((), strict=False, description="fields as --set takes them: task.n_items=128")
     rates: tuple[Rate, ...] = Field((), strict=False, description="learning rates to try; none: the task's")
     steps: Whole | None = Field(None, description="most training steps of a trial")
@@ -49,7 +52,7 @@ class Suite(TomlModel):
     name: Name
     version: Whole
     about: str = Field("", description="its purpose in one line")
-    preset: str = "standard"
+    preset: str = MeasureOptions.model_fields["preset"].default
     tiers: tuple[Whole, ...] = Field(strict=False, min_length=1, description="numbers of parameters to match")
     tasks: tuple[str, ...] = Field((), strict=False, description="none: every installed one")
     architectures: tuple[str, ...] = Field((), strict=False, description="none: every installed one that fits")
@@ -71,7 +74,7 @@ class Suite(TomlModel):
 
 def suite_names() -> list[str]:
     """The suites that come with capbench."""
-    return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
+    return names_in_folder(FOLDER)
 
 
 def load_suite(name: str) -> Suite:
@@ -81,8 +84,4 @@ def load_suite(name: str) -> Suite:
     if name not in suite_names():
         where = f"{', '.join(suite_names())}, or the path of a .toml file"
         raise UnknownName.among("suite", name, suite_names(), where)
-    return read_toml(f"{name}.toml", _folder() / f"{name}.toml", Suite)
-
-
-def _folder() -> Path:
-    return Path(str(files("capbench.studies") / "suites"))
+    return read_toml(f"{name}.toml", FOLDER / f"{name}.toml", Suite)

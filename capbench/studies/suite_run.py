@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from capbench.documents.result import MissingRecord, Result, SuiteCell
 from capbench.errors import BadSetting, UnknownName, UnsupportedSignature, UserError
@@ -120,22 +121,16 @@ def _plan_cell(
 
 def _options(suite: Suite, rules: Sequence[Rule], task: str, architecture: str) -> RunOptions:
     """The options of a cell's run: the suite's, changed by the rules that apply to it."""
-    options = RunOptions(
-        task=task,
-        arch=architecture,
-        preset=suite.preset,
-        seeds=suite.seeds,
-        budget=suite.budget,
-        ci_width=suite.ci_width,
-    )
+    options = RunOptions(task=task, arch=architecture, **_declared(suite))
     for rule in rules:
-        options = options.replaced(
-            set=(*options.set, *rule.set),
-            rates=rule.rates or options.rates,
-            steps=rule.steps or options.steps,
-            budget=rule.budget or options.budget,
-        )
+        given = {name: value for name, value in _declared(rule).items() if value}
+        options = options.replaced(**{**given, "set": (*options.set, *rule.set)})
     return options
+
+
+def _declared(part: Suite | Rule) -> dict[str, Any]:
+    """The fields of a suite or a rule that are options of a run."""
+    return part.model_dump(include=set(RunOptions.model_fields))
 
 
 def run_plan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,12 +92,15 @@ def check_grid(grid: Grid) -> Grid:
     for name, values in grid.items():
         if not values or len(set(values)) < len(values):
             raise BadSetting(f"--grid {name} takes one or more different values, got {', '.join(values) or 'none'}")
-    n_points = 1
-    for values in grid.values():
-        n_points *= len(values)
-    if not grid or n_points > MOST_POINTS:
-        raise BadSetting(f"a sweep has 1 to {MOST_POINTS:,} points, got {n_points if grid else 0:,}; use --grid")
+    size = n_points(grid) if grid else 0
+    if not 1 <= size <= MOST_POINTS:
+        raise BadSetting(f"a sweep has 1 to {MOST_POINTS:,} points, got {size:,}; use --grid")
     return grid
+
+
+def n_points(grid: Mapping[str, Sequence[object]]) -> int:
+    """Number of points of a grid."""
+    return math.prod(map(len, grid.values()))
 
 
 def run_sweep(

@@ -24,7 +24,7 @@ GRID_COLOR = "#9aa2ad66"
 """Grid lines: a light shade of the text colour, half transparent."""
 BLUE, ORANGE = "#3b74b8", "#d9731a"
 MAX_CHART_RECORDS = 400
-"""More points than this do not make a chart clearer."""
+"""Maximum points per chart."""
 
 
 def thin_out(entries: Sequence[BoardEntry]) -> Sequence[BoardEntry]:

@@ -135,9 +135,9 @@ def remove_command(record: Path, reason: str, records: Path | None) -> None:
 
 
 def _folders(records: Path | None, out: Path | None) -> tuple[Path, Path]:
-    from capbench.studies.records import default_folder
+    from capbench.studies.records import default_record_folder
 
-    folder = records or default_folder()
+    folder = records or default_record_folder()
     return folder, out or folder.parent
 
 

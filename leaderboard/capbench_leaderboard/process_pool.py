@@ -12,7 +12,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 MIN_PARALLEL_ITEMS = 1000
-"""With fewer items other processes do not pay: each takes a second to start."""
+"""Below this, starting processes (about a second each) costs more than it saves."""
 CHUNK_SIZE = 50
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from capbench.contract.bound import FACTS
 from capbench.documents.result import BoundRecord, Capacity, Result
-from capbench.documents.text import number, plain
+from capbench.documents.text import number, plain, sign_text
 from capbench_leaderboard.ranking.comparison import PairedComparison
 from capbench_leaderboard.ranking.ranked_tables import RankingGroup
 
@@ -22,11 +22,9 @@ def plain_line(text: str, max_length: int = MAX_LINE_LENGTH) -> str:
 
 def capacity_text(capacity: Capacity) -> str:
     """The estimate; "at least" or "below" if only one side is known."""
-    below = "at most " if capacity.kind == "least_budget" else "below "
-    sign = {"estimated": "", "at_least": "at least ", "below": below}[capacity.status]
     value = f"{capacity.estimate:.0%} hold" if capacity.kind == "success_rate" else number(capacity.estimate)
-    budget = f"{plain_line(capacity.parameter)} " if capacity.parameter else ""
-    return f"{budget}{sign}{value}"
+    parameter = f"{plain_line(capacity.parameter)} " if capacity.parameter else ""
+    return f"{parameter}{sign_text(capacity)}{value}"
 
 
 def interval_text(capacity: Capacity) -> str:

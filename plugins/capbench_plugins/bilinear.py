@@ -17,8 +17,8 @@ class Bilinear(Architecture):
     """Associative memory W = Σ v kᵀ, learned as one matrix on fixed keys.
 
     On pairs of tokens a key is the outer product of two fixed random vectors, one per token; on relations
-    the score of two items is x_i W x_jᵀ. The output is linear in W, so training cannot get stuck: facts
-    that this memory does not hold after training it most likely cannot hold.
+    the score of two items is x_i W x_jᵀ. The output is linear in W, so facts not held after training
+    most likely cannot be held.
     """
 
     name: ClassVar[str] = "bilinear"

@@ -156,7 +156,7 @@ class Sequences(Task):
         return F.cross_entropy(outputs, problem.targets, reduction="none")
 
     def _regression_bits(self, accuracy: Tensor) -> Tensor:
-        """Bits per example: those that give a recalled target to the tolerance, less those that say which are recalled.
+        """Bits per example: those that specify recalled targets to within the tolerance, less the entropy of which are.
 
         To name one of the 1 / (2 tolerance) intervals of [0, 1] takes log2 of their number of bits; to say which
         examples are recalled takes the entropy of their share. A constant answer then stores nothing. [protocol]

@@ -20,19 +20,20 @@ Machine: {machine}; Python {python}, torch {torch}, SQLite {sqlite}, capbench {c
 |---|---|
 {rows}
 
-What it rests on:
+How it works:
 
 - A trial is one row, committed when it ends (SQLite, write-ahead log, `synchronous=FULL`). A killed process loses the
-  trials it was training, none that had ended; the same command goes on from there.
-- Processes on one store claim the trials they train. A claim ends with its trial, with its process, or after two
-  minutes without a sign of life.
-- An older store is copied, then upgraded in place; a newer one is refused. A torn one is named in one line;
-  `capbench doctor --repair` sets it aside whole and copies every readable row into a new store.
-- Ctrl-C ends after the current step, with everything stored and the command to go on; a second one ends at once.
+  trials it was training, none that had ended; the same command continues.
+- Processes on one store lease the trials they train; a lease ends with its trial, its process, or after two minutes
+  without renewal.
+- An older store is copied, then upgraded in place; a newer one is refused. A damaged store is reported in one line;
+  `capbench doctor --repair` renames it and copies every readable row into a new store.
+- Ctrl-C stops after the current evaluation, with everything stored and the command to continue; a second one stops at
+  once.
 - A plugin that raises, hangs (`--trial-timeout`), runs out of memory, returns wrong shapes, types or numbers that are
-  not finite, or changes what it was lent, costs the trials at fault. They are recorded with a traceback, left out of
+  not finite, or modifies its inputs, costs the trials at fault. They are recorded with a traceback, left out of
   the summary and counted in it, and tried again by the next run.
-- A call of C code that never returns is not noticed.
+- A call of C code that never returns is not detected.
 - Result documents are read with limits on size, depth and count, strictly by type, each key once, finite numbers only.
 """
 

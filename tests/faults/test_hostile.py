@@ -1,4 +1,4 @@
-"""Strings from strangers are shown, never obeyed: in a terminal, a spreadsheet, a page."""
+"""Strings from strangers are shown, never executed: in a terminal, a spreadsheet, a page."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_terminal_obeys_nothing_that_a_document_says(documents: list[Result], 
     texts = [text for result in documents for text in _terminal(result)]
     faults = [fault for text in texts for fault in terminal_faults(text)]
     assert not faults
-    tally.add("hostile strings shown in a terminal", f"{len(HOSTILE)} in {len(texts)} texts, {len(faults)} obeyed")
+    tally.add("hostile strings shown in a terminal", f"{len(HOSTILE)} in {len(texts)} texts, {len(faults)} executed")
 
 
 def test_an_error_that_quotes_a_hostile_name_is_one_harmless_line(capbench, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_four_writers_at_once_lose_no_trial_and_meet_no_lock(tmp_path: Path, tal
     assert store.check_integrity() == "ok"
     tally.add(
         f"four processes × {n_trials} trials on one new store, all at once",
-        f"{len(committed)} committed, {len(committed) - store.counts()[0]} lost, no lock met",
+        f"{len(committed)} committed, {len(committed) - store.counts()[0]} lost, no lock errors",
     )
 
 

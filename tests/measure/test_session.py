@@ -10,10 +10,10 @@ import torch
 
 from capbench.engine.cost import Cost
 from capbench.engine.memory import MOST_LANES
-from capbench.engine.modes import CompileMode
 from capbench.engine.trials import TrialGroup
 from capbench.executors.backends import ThisProcess
 from capbench.executors.local import failed_trial
+from capbench.executors.target import CompileMode
 from capbench.measure.options import RunOptions
 from capbench.measure.request import build_request
 from capbench.measure.session import COMPILED_LANE_STEPS, Session, wants_compiled

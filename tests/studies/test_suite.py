@@ -311,7 +311,7 @@ def test_an_interrupted_suite_ends_with_130_and_says_how_to_continue(
     done = capbench("suite", str(tiny))
     assert done.code == 130
     assert "interrupted in triples × mlp at 400, 1 of 2 runs done" in done.err
-    assert "the same command goes on from there" in done.err
+    assert "the same command continues" in done.err
     assert len(list(Path("records/tiny/triples").iterdir())) == 1
 
 

@@ -1,4 +1,4 @@
-"""The bounds on bigrams and the bits-per-parameter reference, with numbers worked by hand."""
+"""The bounds on bigrams, with numbers worked by hand."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from capbench import Architecture, Heads, Kind, NotApplicable, Signature
+from capbench import Architecture, Heads, NotApplicable, Signature
 from capbench.measure.theory import compare, refuse_broken
 from capbench_tasks.bigrams import Bigrams
 from capbench_tasks.bigrams_bounds import Accuracy, Associations, BestEncoderKl
-from capbench_tasks.bits import BitsPerParameter
 from capbench_tasks.rgr import Rgr
 
 
@@ -143,15 +142,6 @@ def test_a_model_worse_than_the_encoder_does_not_count_as_breaking_its_floor():
     records = compare([BestEncoderKl], Bigrams(n_tokens=10, target="distribution"), Attention(), None, {"kl": 0.7})
     assert records[0].value == 0
     refuse_broken(records)
-
-
-def test_bits_per_parameter_is_a_reference_value_and_not_a_bound():
-    for task in (Bigrams(), Rgr()):
-        assert BitsPerParameter().evaluate(task, Headless(), None).value == 2
-    record = compare([BitsPerParameter], Bigrams(), Headless(), None, {"bits_per_parameter": 1.1})[0]
-    assert BitsPerParameter.kind is Kind.LAW
-    assert (record.ratio, record.holds) == (None, None)
-    assert record.constant == pytest.approx(0.55)
 
 
 def test_the_floor_on_kl_says_that_lower_is_better():

@@ -23,16 +23,15 @@ from capbench.errors import ClusterUnavailable, DeviceUnavailable, UserError, Wo
 from capbench.executors.executor import Executor
 from capbench.executors.in_flight import GroupError, GroupLost, GroupReport, Message, RemoteExecutor, ReservedSlots
 from capbench.executors.ray.connection import connect
-from capbench.executors.ray.mailbox import Mailbox
 from capbench.executors.ray.requirements import Requirement, Requirements, requirements_of
-from capbench.executors.ray.worker import REPORT_SECONDS, RayTask, check_node, run_task
+from capbench.executors.ray.worker import REPORT_SECONDS, Mailbox, RayGroup, check_node, run_group
 from capbench.executors.target import ComputeTarget
 from capbench.registry.settings import Configured
 
 CHECK_SECONDS = 60.0
-"""For all nodes to answer whether they meet the requirements; a slower one is checked with its first group."""
+"""Timeout for the nodes' answers whether they meet the requirements; a slower one is checked with its first group."""
 MAIL_SECONDS = 10.0
-"""For the mailbox to answer: early reports are not worth a longer wait."""
+"""Timeout for an answer of the mailbox: early reports are not worth a longer wait."""
 SLOT_COUNT_SECONDS = 5.0
 """Time between two counts of the cluster's slots."""
 EMPTY_SECONDS = 60.0
@@ -41,7 +40,7 @@ Ref: TypeAlias = "ray.ObjectRef[GroupReport]"
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 MOST_TEXT = 4000
 HEAD = "node:__internal_head__"
-"""The resource by which Ray marks the node that a cluster cannot be without."""
+"""Ray's resource that marks the head node."""
 
 
 @dataclass(eq=False)
@@ -68,7 +67,7 @@ def open_cluster(target: ComputeTarget) -> RayCluster:
 
 
 def threads_per_worker() -> int:
-    """One, or OMP_NUM_THREADS: the order of a trial's sums depends on it."""
+    """One, or OMP_NUM_THREADS: it affects the order of summation."""
     said = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, int(said)) if said.isdecimal() else 1
 
@@ -81,7 +80,7 @@ class RayCluster(ReservedSlots):
         super().__init__(self._slots.count)  # groups are never queued in Ray, which keeps moving them between nodes
         self.target, self.device, self.threads = target, device, threads
         gpus = target.gpus if device.type == "cuda" else 0
-        self._run_task: Any = ray.remote(run_task).options(
+        self._run_group: Any = ray.remote(run_group).options(
             name="capbench trial group", num_cpus=threads, num_gpus=gpus, max_retries=0
         )
         pinned = {HEAD: 0.001} if any(HEAD in node["Resources"] for node in _alive()) else {}
@@ -107,7 +106,7 @@ class RayCluster(ReservedSlots):
 
     def submit(self, group: TrialGroup, trial_timeout: float) -> RayTicket:
         """Sends a group to a reserved slot."""
-        task = RayTask(
+        message = RayGroup(
             box=uuid.uuid4().hex,
             requirements=requirements_of(group.setup.plugins),
             group=pickle.dumps(replace(group)),  # without its cached keys
@@ -116,7 +115,7 @@ class RayCluster(ReservedSlots):
             gpus=self.target.gpus,
             trial_timeout=trial_timeout,
         )
-        return RayTicket(self._run_task.remote(task, self._mailbox), task.box)
+        return RayTicket(self._run_group.remote(message, self._mailbox), message.box)
 
     def receive(self, tickets: Sequence[RayTicket], seconds: float) -> Iterator[tuple[RayTicket, Message]]:
         """Last reports of groups that have ended, and early ones from the mailbox."""
@@ -128,7 +127,7 @@ class RayCluster(ReservedSlots):
         yield from self._read_mail(waiting)
 
     def cancel(self, tickets: Sequence[RayTicket]) -> Iterator[tuple[RayTicket, Message]]:
-        """Ends groups that nobody waits for any more; what they had not reported is trained again when needed."""
+        """Cancels groups; unreported trials are retrained when needed."""
         for ticket in tickets:
             self.release()
             ray.cancel(ticket.ref)
@@ -148,12 +147,12 @@ class RayCluster(ReservedSlots):
     def __exit__(self, *_: object) -> None: ...
 
     def _wait(self, refs: list[Ref], seconds: float) -> list[Ref]:
-        """The groups that have ended, after so many seconds at most."""
+        """The groups that have ended; waits at most `seconds`."""
         try:
             ended, _ = ray.wait(refs, timeout=seconds)
         except (ray.exceptions.RayError, ConnectionError) as error:
             raise ClusterUnavailable(
-                f"the Ray cluster is gone: {error}; all finished trials are stored, the same command goes on from there"
+                f"the Ray cluster is gone: {error}; all finished trials are stored, and the same command continues"
             ) from error
         self._slots.count()  # raises where no node is left that could end any group
         return ended

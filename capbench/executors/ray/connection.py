@@ -12,15 +12,15 @@ import ray
 from capbench.errors import ClusterUnavailable
 from capbench.executors.target import ADDRESS
 
-KNOCK_SECONDS = 5.0
-"""For a port to answer at all."""
+PORT_SECONDS = 5.0
+"""Timeout for a port to answer at all."""
 JOIN_SECONDS = 20.0
-"""For what answers to prove a Ray cluster: Ray itself would try for minutes."""
+"""Timeout for joining a cluster: Ray itself would try for minutes."""
 CLIENT_JOIN_SECONDS = 50.0
-"""The same at ray:// addresses, where the head first starts a process for whoever joins."""
+"""Timeout for joining at ray:// addresses, where the head first starts a process for each client."""
 
 NOT_STARTED, JOIN_TRIES = "Initialization failure from server", 3
-"""What the head says when the process that it starts for whoever joins has died at birth, as happens now and then."""
+"""Error of the head when the client server process fails to start, which happens occasionally."""
 
 
 def connect(address: str) -> None:
@@ -30,9 +30,9 @@ def connect(address: str) -> None:
         return
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS") or address  # as Ray reads it
-    _knock(address)
+    _check_port(address)
     failures: list[Exception] = []
-    # In a thread of its own: it can be given up, and Ray leaves the signal handlers of the process alone.
+    # A separate thread can be abandoned, and keeps Ray from replacing signal handlers.
     joining = threading.Thread(target=_join, args=(address, failures), daemon=True)
     joining.start()
     seconds = CLIENT_JOIN_SECONDS if address.startswith("ray://") else JOIN_SECONDS
@@ -41,7 +41,7 @@ def connect(address: str) -> None:
         raise ClusterUnavailable(_refusal(address, failures[0])) from failures[0]
     if joining.is_alive():
         raise ClusterUnavailable(
-            f"what answers at {address} did not prove a Ray cluster within {seconds:g} s; check --address: "
+            f"{address} is not a Ray cluster, or did not answer within {seconds:g} s; check --address: "
             "HOST:6379 from a node of the cluster, ray://HOST:10001 from elsewhere"
         )
 
@@ -58,13 +58,13 @@ def _check_same(address: str) -> None:
         )
 
 
-def _knock(address: str) -> None:
-    """Raises where nobody listens; `auto` is looked up by Ray, which knows at once."""
+def _check_port(address: str) -> None:
+    """Raises if nothing listens at the address; `auto` is looked up by Ray, which knows at once."""
     match = ADDRESS.fullmatch(address)
     if match is None or match["host"] is None:
         return
     try:
-        socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=KNOCK_SECONDS).close()
+        socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=PORT_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ClusterUnavailable(
             f"no Ray cluster answers at {address}: {error}; start one there with `ray start --head`, or check --address"
@@ -76,7 +76,7 @@ def _join(address: str, failures: list[Exception]) -> None:
         try:
             ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
             return
-        except Exception as error:  # noqa: BLE001 - told by the caller, in its thread
+        except Exception as error:  # noqa: BLE001 - raised by the caller's thread
             if not tries_left or NOT_STARTED not in str(error):
                 failures.append(error)
                 return

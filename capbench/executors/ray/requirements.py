@@ -1,4 +1,4 @@
-"""Needs: which capbench and which plugins a lane group takes, and whether a worker has the same."""
+"""Requirements: which capbench and which plugins a trial group takes, and whether a worker has the same."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Requirement(NamedTuple):
     cls: str
     code_hash: str
     text: bytes | None
-    """The file itself, where the plugin is one that was not installed: it travels with the group."""
+    """The file itself, where the plugin is one that was not installed: it is sent with the group."""
 
     @property
     def remedy(self) -> str:
@@ -49,52 +49,54 @@ class Requirements(NamedTuple):
 
 def requirements_of(plugins: Iterable[Configured[Any]]) -> Requirements:
     """What groups of these plugins take, each plugin once."""
-    return Requirements(__version__, ENGINE_VERSION, tuple(dict.fromkeys(_need(plugin) for plugin in plugins)))
+    return Requirements(__version__, ENGINE_VERSION, tuple(dict.fromkeys(_requirement(plugin) for plugin in plugins)))
 
 
 def check_requirements(node: str, requirements: Requirements) -> None:
-    """Raises WorkersDiffer on a worker that has not what the driver has; imports the plugins where it has."""
+    """Raises WorkersDiffer if this worker lacks what the driver has; otherwise imports the plugins."""
     if (__version__, ENGINE_VERSION) != requirements[:2]:
         raise WorkersDiffer(
             f"node {node} has capbench {__version__} (engine {ENGINE_VERSION}), the driver has {requirements.capbench} "
             f"(engine {requirements.engine}); install it there: pip install 'capbench=={requirements.capbench}'"
         )
-    for need in requirements.plugins:
-        if need.text is None:
-            _check_version(node, need)
-        _check_code(node, need)
+    for requirement in requirements.plugins:
+        if requirement.text is None:
+            _check_version(node, requirement)
+        _check_code(node, requirement)
 
 
-def _check_code(node: str, need: Requirement) -> None:
+def _check_code(node: str, requirement: Requirement) -> None:
     try:
-        found = _hash(need.module, need.cls) if need.text is None else _hash_of_text(need)
+        found = _hash(requirement.module, requirement.cls) if requirement.text is None else _hash_of_text(requirement)
     except (Exception, SystemExit) as error:  # the plugin border
         raise WorkersDiffer(
-            f"node {node} cannot import {need.name!r} of {need.distribution} {need.version}: "
+            f"node {node} cannot import {requirement.name!r} of {requirement.distribution} {requirement.version}: "
             f"{type(error).__name__}: {error}; install what it needs there"
         ) from error
-    if found != need.code_hash:
+    if found != requirement.code_hash:
         raise WorkersDiffer(
-            f"node {node} has other code of {need.name!r} under the name {need.distribution} {need.version} "
-            f"(hash {found}, the driver's {need.code_hash}); {need.remedy}"
+            f"node {node} has other code of {requirement.name!r} under the name {requirement.distribution} "
+            f"{requirement.version} (hash {found}, the driver's {requirement.code_hash}); {requirement.remedy}"
         )
 
 
-def _check_version(node: str, need: Requirement) -> None:
-    whose = f"which {need.name!r} comes from"
+def _check_version(node: str, requirement: Requirement) -> None:
+    whose = f"which {requirement.name!r} comes from"
     try:
-        found = importlib.metadata.version(need.distribution)
+        found = importlib.metadata.version(requirement.distribution)
     except importlib.metadata.PackageNotFoundError:
         raise WorkersDiffer(
-            f"node {node} has no {need.distribution}, {whose}; the driver has {need.version}: {need.remedy}"
+            f"node {node} has no {requirement.distribution}, {whose}; the driver has {requirement.version}: "
+            f"{requirement.remedy}"
         ) from None
-    if found != need.version:
+    if found != requirement.version:
         raise WorkersDiffer(
-            f"node {node} has {need.distribution} {found}, {whose}; the driver has {need.version}: {need.remedy}"
+            f"node {node} has {requirement.distribution} {found}, {whose}; the driver has {requirement.version}: "
+            f"{requirement.remedy}"
         )
 
 
-def _need(configured: Configured[Any]) -> Requirement:
+def _requirement(configured: Configured[Any]) -> Requirement:
     cls, origin = type(configured.plugin), configured.provenance
     text = read_loaded_file(origin) if origin.is_file else None
     return Requirement(
@@ -108,19 +110,19 @@ def _hash(module: str, cls: str) -> str:
     return code_hash(attrgetter(cls)(importlib.import_module(module)))
 
 
-def _hash_of_text(need: Requirement) -> str:
-    """Hash of a class whose file travelled with the group, loaded as the driver loaded its own."""
-    assert need.text is not None
-    path = _folder() / need.distribution
-    if not path.exists() or path.read_bytes() != need.text:
-        path.write_bytes(need.text)
+def _hash_of_text(requirement: Requirement) -> str:
+    """Hash of a class whose file was sent with the group, loaded as the driver loaded its own."""
+    assert requirement.text is not None
+    path = _folder() / requirement.distribution
+    if not path.exists() or path.read_bytes() != requirement.text:
+        path.write_bytes(requirement.text)
         load_file(path)
-    return code_hash(attrgetter(need.cls)(sys.modules[need.module]))
+    return code_hash(attrgetter(requirement.cls)(sys.modules[requirement.module]))
 
 
 @cache
 def _folder() -> Path:
-    """A folder of this worker's own; a file that comes again in another version takes the same place."""
+    """A temporary folder; a newer version of a file replaces the older one."""
     folder = tempfile.TemporaryDirectory(prefix="capbench-plugins-")
     atexit.register(folder.cleanup)
     return Path(folder.name)

@@ -1,10 +1,11 @@
-"""A worker of a Ray cluster: checks that it has the driver's plugins, and runs a trial group by the local executor."""
+"""A worker of a Ray cluster: checks that it has the driver's plugins, runs trial groups, and reports on them."""
 
 from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -25,7 +26,7 @@ REPORT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class RayTask:
+class RayGroup:
     """A trial group on its way to a worker, with everything that decides how it is run."""
 
     box: str
@@ -45,16 +46,16 @@ def check_node(requirements: Requirements) -> str:
     return node
 
 
-def run_task(task: RayTask, mailbox: Any) -> GroupReport:
+def run_group(message: RayGroup, mailbox: Any) -> GroupReport:
     """Runs a group to its end; the local executor handles memory, time limits and faults."""
-    check_requirements(this_node(), task.requirements)
-    group: TrialGroup = pickle.loads(task.group)
-    device = torch.device(task.device)
-    torch.set_num_threads(task.threads)
-    if device.type == "cuda" and task.gpus < 1:
-        torch.cuda.set_per_process_memory_fraction(task.gpus)
-    reporter = Reporter(task, mailbox, device)
-    executor = LocalExecutor(device, task.trial_timeout)
+    check_requirements(this_node(), message.requirements)
+    group: TrialGroup = pickle.loads(message.group)
+    device = torch.device(message.device)
+    torch.set_num_threads(message.threads)
+    if device.type == "cuda" and message.gpus < 1:
+        torch.cuda.set_per_process_memory_fraction(message.gpus)
+    reporter = Reporter(message, mailbox, device)
+    executor = LocalExecutor(device, message.trial_timeout)
     return reporter.report(0, 0, cost=executor.run([group], reporter.keep, reporter.report_progress))
 
 
@@ -63,12 +64,30 @@ def this_node() -> str:
     return str(ray.get_runtime_context().get_node_id())[:12]
 
 
+class Mailbox:
+    """An actor that keeps early reports of workers until the driver reads them.
+
+    Losing its content costs nothing but time: a group's last report repeats all trials.
+    """
+
+    def __init__(self) -> None:
+        self._boxes: dict[str, list[bytes]] = defaultdict(list)
+
+    def put(self, box: str, report: bytes) -> None:
+        """Keeps a worker's report on the group of that box."""
+        self._boxes[box].append(report)
+
+    def take(self, boxes: Iterable[str]) -> dict[str, list[bytes]]:
+        """Empties these boxes and returns what was in them."""
+        return {box: self._boxes.pop(box) for box in boxes if box in self._boxes}
+
+
 class Reporter:
     """Collects the trials of a group, and sends them to the mailbox from time to time."""
 
-    def __init__(self, task: RayTask, mailbox: Any, device: torch.device) -> None:
-        self._box, self._mailbox = task.box, mailbox
-        self._worker = _this_worker(task.requirements, device, task.threads)
+    def __init__(self, message: RayGroup, mailbox: Any, device: torch.device) -> None:
+        self._box, self._mailbox = message.box, mailbox
+        self._worker = _this_worker(message.requirements, device, message.threads)
         self._trials: list[Trial] = []
         self._n_sent = 0
         self._sent_at = time.monotonic()
@@ -96,7 +115,7 @@ class Reporter:
 @cache
 def _this_worker(requirements: Requirements, device: torch.device, threads: int) -> Worker:
     """This process as the result document describes it."""
-    del threads  # torch knows them; they are an argument so that another number gives another worker
+    del threads  # part of the cache key only
     plugins = tuple(
         WorkerPlugin(name=each.name, plugin=f"{each.distribution} {each.version}", code_hash=each.code_hash)
         for each in requirements.plugins

@@ -10,19 +10,21 @@ from tabulate import tabulate
 from capbench.documents.files import write_whole
 from capbench.documents.text import number, plain
 from capbench.errors import UserError
+from capbench.measure.options import MeasureOptions
 from capbench.report.reproduction.plot import figure_svg
-from capbench.studies.reproduce.agreement import Agreement
 from capbench.studies.reproduce.claim_text import value_text
 from capbench.studies.reproduce.data import PointRecord, Reproduction, SweepRecord, data_text, read_reproduction
-from capbench.studies.reproduce.judging import Judgement, judge_claims
+from capbench.studies.reproduce.judging import JudgedClaim, judge_claims
 from capbench.studies.reproduce.recipe import RecipeSweep
 from capbench.studies.reproduce.values import evaluate_at
+from capbench.studies.reproduce.verdict import Verdict
 
 DATA = "data"
 PUBLISHED = Path("docs/reproductions")
 LEGEND = """\
 *agrees*: the measured value is within the tolerance of the claim, or its interval contains the published value.
-*agrees in direction*: the estimates go the published way, but not as far, or not beyond the variation between seeds.
+*agrees in direction*: the estimates follow the published trend, but not as far, or not beyond the variation between
+seeds.
 *does not*: they do not. *not shown here*: the data cannot decide, and the reason is given instead. Intervals are 95 %:
 Student's t over seeds at a fixed load, the search's own for a capacity, a bootstrap for a fitted law.
 Published values carry their pedigree: stated in the [paper], read from the authors' [code], [derived] for capbench from
@@ -30,7 +32,7 @@ either, or a choice of [protocol].
 """
 
 
-def default_folder() -> Path:
+def default_page_folder() -> Path:
     """Where pages go by default: docs/reproductions if it exists, else reproductions."""
     return PUBLISHED if PUBLISHED.is_dir() else Path("reproductions")
 
@@ -61,15 +63,15 @@ def render_pages(folder: Path) -> dict[str, str]:
 
 def index_page(found: Sequence[Reproduction]) -> str:
     """The index: every claim of every recipe, with its verdict."""
-    counted = dict.fromkeys(Agreement, 0)
+    counted = dict.fromkeys(Verdict, 0)
     rows = []
     for data in found:
-        for verdict in judge_claims(data):
-            counted[verdict.outcome] += 1
+        for judged in judge_claims(data):
+            counted[judged.verdict] += 1
             rows.append(
-                (f"[{data.recipe.paper}]({data.recipe.paper}.md#{data.recipe.name})", *_cells(verdict), _command(data))
+                (f"[{data.recipe.paper}]({data.recipe.paper}.md#{data.recipe.name})", *_cells(judged), _command(data))
             )
-    counts = ", ".join(f"{n} {outcome}" for outcome, n in counted.items() if n)
+    counts = ", ".join(f"{n} {verdict}" for verdict, n in counted.items() if n)
     seconds = sum(data.wall_seconds for data in found)
     parts = [
         "# Reproductions",
@@ -104,26 +106,26 @@ def _section(data: Reproduction) -> str:
         f"```sh\n{_command(data).strip('`')}\n```",
         *(f"![{_plain(figure.title)}]({_figure_file(data, figure.id)})" for figure in recipe.figures),
         _table(map(_cells, judged), ("claim", "published", "ours", "verdict")) if judged else "",
-        *(_comparison(verdict) for verdict in judged if verdict.rows),
+        *(_comparison(each) for each in judged if each.rows),
         *(_points(data, sweep) for sweep in data.sweeps),
         _cost(data),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def _cells(verdict: Judgement) -> tuple[str, str, str, str]:
-    claim = verdict.claim
-    published = f"{verdict.published} [{claim.pedigree}] {claim.where}"
-    return claim.claim, published, verdict.ours, f"**{verdict.outcome}**"
+def _cells(judged: JudgedClaim) -> tuple[str, str, str, str]:
+    claim = judged.claim
+    published = f"{judged.published} [{claim.pedigree}] {claim.where}"
+    return claim.claim, published, judged.ours, f"**{judged.verdict}**"
 
 
-def _comparison(verdict: Judgement) -> str:
+def _comparison(judged: JudgedClaim) -> str:
     """Published and measured values, one row per point."""
     rows = [
         (row.label, number(row.published), value_text(row.ours), f"{row.ours.value - row.published:+.3f}")
-        for row in verdict.rows
+        for row in judged.rows
     ]
-    return f"{_plain(verdict.claim.claim)}:\n\n{_table(rows, ('', 'published', 'ours', 'difference'))}"
+    return f"{_plain(judged.claim.claim)}:\n\n{_table(rows, ('', 'published', 'ours', 'difference'))}"
 
 
 def _points(data: Reproduction, sweep: SweepRecord) -> str:
@@ -166,8 +168,8 @@ def _settings(sweep: RecipeSweep, data: Reproduction) -> str:
         "task": at.task,
         "architecture": at.arch,
         "load": at.at,
-        "protocol": at.protocol if at.protocol != "capbench" else None,
-        "solver": at.solver if at.solver != "adam" else None,
+        "protocol": _unless_default("protocol", at.protocol),
+        "solver": _unless_default("solver", at.solver),
         "minimize": at.minimize,
         "set": " ".join(at.set),
         "seeds": at.seeds,
@@ -178,6 +180,10 @@ def _settings(sweep: RecipeSweep, data: Reproduction) -> str:
     if sweep.paper and data.size != "paper":
         text += f". Under `--preset paper`: {', '.join(f'{name} = {value}' for name, value in sweep.paper.items())}"
     return _plain(text) + "."
+
+
+def _unless_default(option: str, value: str) -> str | None:
+    return None if value == MeasureOptions.model_fields[option].default else value
 
 
 def _cost(data: Reproduction) -> str:

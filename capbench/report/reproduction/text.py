@@ -24,7 +24,7 @@ def recipes_text(recipes: Sequence[PaperRecipe]) -> str:
 
 def reproduction_text(data: Reproduction) -> str:
     """The claims of a recipe: published, measured, and the verdict."""
-    rows = [(v.claim.claim, v.published, v.ours, v.outcome) for v in judge_claims(data)]
+    rows = [(v.claim.claim, v.published, v.ours, v.verdict) for v in judge_claims(data)]
     failed = [plain(f"failed: {_label(p.values)}: {p.reason}") for p in data.failures()]
     parts = [
         plain(f"{data.recipe.name}: {data.recipe.title}"),
@@ -41,7 +41,7 @@ def reproduction_json(found: Sequence[Reproduction]) -> str:
 
 def _document(data: Reproduction) -> dict[str, JsonValue]:
     judged: list[JsonValue] = [
-        {"claim": v.claim.id, "published": v.published, "ours": v.ours, "verdict": v.outcome.value}
+        {"claim": v.claim.id, "published": v.published, "ours": v.ours, "verdict": v.verdict.value}
         for v in judge_claims(data)
     ]
     return {"verdicts": judged, "data": data.model_dump(mode="json")}

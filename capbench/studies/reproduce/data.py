@@ -11,7 +11,8 @@ from pydantic import Field, JsonValue
 from capbench.documents.expressions import numbers_of
 from capbench.documents.result import Capacity, Count, Environment, Record, Result, Seconds
 from capbench.documents.strict_json import read_document
-from capbench.studies.reproduce.recipe import PaperRecipe, Size
+from capbench.measure.presets import RecipePreset
+from capbench.studies.reproduce.recipe import PaperRecipe
 from capbench.studies.sweep import JOINT, Point
 
 PER_SEED_MODES = ("at", "overload")
@@ -57,7 +58,7 @@ class Reproduction(Record):
     """All data of a recipe's section of a page."""
 
     schema_version: Literal[1] = 1
-    size: Size
+    size: RecipePreset
     recipe: PaperRecipe
     sweeps: tuple[SweepRecord, ...]
     environment: Environment | None

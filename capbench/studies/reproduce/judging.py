@@ -11,14 +11,6 @@ from statistics import median
 from capbench.documents.expressions import expand_braces
 from capbench.documents.text import number
 from capbench.errors import UserError
-from capbench.studies.reproduce.agreement import (
-    Agreement,
-    are_ordered_alike,
-    judge_flat,
-    judge_positive,
-    judge_rising,
-    judge_value,
-)
 from capbench.studies.reproduce.claim_text import published_text, short_name, value_text
 from capbench.studies.reproduce.claims import (
     Claim,
@@ -33,6 +25,14 @@ from capbench.studies.reproduce.claims import (
 from capbench.studies.reproduce.data import PointRecord, Reproduction
 from capbench.studies.reproduce.fitting import fit_sweeps
 from capbench.studies.reproduce.values import MeasuredValue, NotShown, difference, evaluate_at, mean, select_points
+from capbench.studies.reproduce.verdict import (
+    Verdict,
+    are_ordered_alike,
+    judge_flat,
+    judge_positive,
+    judge_rising,
+    judge_value,
+)
 
 
 @dataclass(frozen=True)
@@ -50,48 +50,48 @@ class TableRow:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class JudgedClaim:
     """A claim, both sides as text, and the verdict."""
 
     claim: Claim
     published: str
     ours: str
-    outcome: Agreement
+    verdict: Verdict
     rows: tuple[TableRow, ...] = ()
 
 
 @dataclass(frozen=True)
-class Finding:
+class MeasuredSide:
     """The measured side of a claim as text, and the verdict."""
 
     ours: str
-    outcome: Agreement
+    verdict: Verdict
     rows: tuple[TableRow, ...] = ()
 
 
-def judge_claims(reproduction: Reproduction) -> list[Judgement]:
+def judge_claims(reproduction: Reproduction) -> list[JudgedClaim]:
     """A verdict for every claim of the recipe, in its order."""
-    return [_judgement(claim, reproduction) for claim in reproduction.recipe.claims]
+    return [_judged(claim, reproduction) for claim in reproduction.recipe.claims]
 
 
-def _judgement(claim: Claim, data: Reproduction) -> Judgement:
+def _judged(claim: Claim, data: Reproduction) -> JudgedClaim:
     try:
         if claim.not_shown:
             raise NotShown(claim.not_shown)
-        finding = _judge(claim, data)
+        side = _judge(claim, data)
     except (NotShown, UserError) as reason:
-        finding = Finding(str(reason), Agreement.NOT_SHOWN)
-    return Judgement(claim, published_text(claim), finding.ours, finding.outcome, finding.rows)
+        side = MeasuredSide(str(reason), Verdict.NOT_SHOWN)
+    return JudgedClaim(claim, published_text(claim), side.ours, side.verdict, side.rows)
 
 
 @singledispatch
-def _judge(claim: Claim, data: Reproduction) -> Finding:
+def _judge(claim: Claim, data: Reproduction) -> MeasuredSide:
     """Compares a claim with the data; raises NotShown where they cannot decide it."""
     raise NotImplementedError(f"claims of the kind {type(claim).__name__}")
 
 
 @_judge.register
-def _judge_table(claim: TableClaim, data: Reproduction) -> Finding:
+def _judge_table(claim: TableClaim, data: Reproduction) -> MeasuredSide:
     rows = table_rows(claim, data)
     if not rows:
         raise NotShown(f"at this size the grid has none of the {len(claim.published)} published points")
@@ -100,19 +100,19 @@ def _judge_table(claim: TableClaim, data: Reproduction) -> Finding:
     count = "" if len(rows) == len(claim.published) else f" ({len(rows)} of {len(claim.published)} points)"
     text = f"largest difference {gap:.3f}: {number(worst.ours.value)} at {worst.label}{count}"
     if gap <= claim.within:
-        return Finding(text, Agreement.AGREES, tuple(rows))
+        return MeasuredSide(text, Verdict.AGREES, tuple(rows))
     is_alike = are_ordered_alike([row.published for row in rows], [row.ours.value for row in rows])
-    return Finding(text, Agreement.IN_DIRECTION if is_alike else Agreement.DOES_NOT, tuple(rows))
+    return MeasuredSide(text, Verdict.IN_DIRECTION if is_alike else Verdict.DOES_NOT, tuple(rows))
 
 
 @_judge.register
-def _judge_value(claim: ValueClaim, data: Reproduction) -> Finding:
+def _judge_value(claim: ValueClaim, data: Reproduction) -> MeasuredSide:
     found = _mean_over(data, claim.sweep, claim.only, claim.y)
-    return Finding(value_text(found), judge_value(found, claim.published, claim.within))
+    return MeasuredSide(value_text(found), judge_value(found, claim.published, claim.within))
 
 
 @_judge.register
-def _judge_trend(claim: TrendClaim, data: Reproduction) -> Finding:
+def _judge_trend(claim: TrendClaim, data: Reproduction) -> MeasuredSide:
     line = _trend_line(data, claim)
     if len(line) < (3 if "inside" in claim.expected else 2):
         raise NotShown(f"{len(line)} values of {claim.x} show no trend")
@@ -121,13 +121,13 @@ def _judge_trend(claim: TrendClaim, data: Reproduction) -> Finding:
     values = [value for _, value in line]
     if claim.expected == "flat":
         assert claim.within is not None
-        return Finding(text, judge_flat(values, claim.within))
+        return MeasuredSide(text, judge_flat(values, claim.within))
     if "inside" in claim.expected:
         return _judge_extreme(line, claim, sign=1 if claim.expected == "peaks inside" else -1)
-    return Finding(text, judge_rising(values if claim.expected == "rises" else values[::-1]))
+    return MeasuredSide(text, judge_rising(values if claim.expected == "rises" else values[::-1]))
 
 
-def _judge_extreme(line: Sequence[tuple[float, MeasuredValue]], claim: TrendClaim, sign: int) -> Finding:
+def _judge_extreme(line: Sequence[tuple[float, MeasuredValue]], claim: TrendClaim, sign: int) -> MeasuredSide:
     """Whether the extreme value is inside, and beyond both ends."""
     at, extreme = max(line, key=lambda pair: sign * pair[1].value)
     ends = [line[0][1], line[-1][1]]
@@ -136,23 +136,23 @@ def _judge_extreme(line: Sequence[tuple[float, MeasuredValue]], claim: TrendClai
         f"{value_text(ends[0])} and {value_text(ends[1])} at the ends"
     )
     if any(extreme is end for end in ends):
-        return Finding(text, Agreement.DOES_NOT)
+        return MeasuredSide(text, Verdict.DOES_NOT)
     gaps = [difference(extreme, end) if sign > 0 else difference(end, extreme) for end in ends]
-    return Finding(text, min((judge_positive(gap) for gap in gaps), key=list(Agreement)[::-1].index))
+    return MeasuredSide(text, min((judge_positive(gap) for gap in gaps), key=list(Verdict)[::-1].index))
 
 
 @_judge.register
-def _judge_larger(claim: LargerClaim, data: Reproduction) -> Finding:
+def _judge_larger(claim: LargerClaim, data: Reproduction) -> MeasuredSide:
     sweep, only, y = claim.other()
     one, other = _mean_over(data, claim.sweep, claim.only, claim.y), _mean_over(data, sweep, only, y)
     gap = difference(one, other.times(claim.factor))
     factor = "" if claim.factor == 1 else f"{number(claim.factor)} × "
     text = f"{value_text(one)} against {factor}{value_text(other)}; difference {value_text(gap)}"
-    return Finding(text, judge_positive(gap))
+    return MeasuredSide(text, judge_positive(gap))
 
 
 @_judge.register
-def _judge_fit(claim: FitClaim, data: Reproduction) -> Finding:
+def _judge_fit(claim: FitClaim, data: Reproduction) -> MeasuredSide:
     report, fit = fit_sweeps(data, claim)
     best = report.fits[0]
     text = f"R² {fit.r_squared:.4f}, held-out error {fit.held_out_error:.1%} over {len(report.points)} points"
@@ -166,12 +166,12 @@ def _judge_fit(claim: FitClaim, data: Reproduction) -> Finding:
             names = ", ".join([*(p.name for p in fit.parameters), "r_squared"])
             raise NotShown(f"{fit.form} has no parameter {claim.parameter!r}; it has {names}")
         found = MeasuredValue(estimate.value, estimate.ci_low, estimate.ci_high)
-    outcome = judge_value(found, claim.published, claim.within)
-    return Finding(f"{claim.parameter} = {value_text(found)}; {text}", outcome)
+    verdict = judge_value(found, claim.published, claim.within)
+    return MeasuredSide(f"{claim.parameter} = {value_text(found)}; {text}", verdict)
 
 
 @_judge.register
-def _judge_ratio(claim: RatioClaim, data: Reproduction) -> Finding:
+def _judge_ratio(claim: RatioClaim, data: Reproduction) -> MeasuredSide:
     points = _select(data, claim.sweep, claim.only)
     ratios = [evaluate_at(point, f"({claim.y}) / bound.{claim.bound}") for point in points]
     least, most = min(ratios, key=lambda r: r.value), max(ratios, key=lambda r: r.value)
@@ -180,14 +180,14 @@ def _judge_ratio(claim: RatioClaim, data: Reproduction) -> Finding:
         text += f" to {value_text(most)} over {len(ratios)} points"
     if claim.least is not None:
         if all(ratio.floor >= claim.least for ratio in ratios):
-            return Finding(text, Agreement.AGREES)
-        return Finding(text, Agreement.IN_DIRECTION if least.value >= claim.least else Agreement.DOES_NOT)
+            return MeasuredSide(text, Verdict.AGREES)
+        return MeasuredSide(text, Verdict.IN_DIRECTION if least.value >= claim.least else Verdict.DOES_NOT)
     assert claim.published is not None
     low, high = claim.published
     if low <= least.value and most.value <= high:
-        return Finding(text, Agreement.AGREES)
+        return MeasuredSide(text, Verdict.AGREES)
     is_mostly_inside = low <= median(ratio.value for ratio in ratios) <= high
-    return Finding(text, Agreement.IN_DIRECTION if is_mostly_inside else Agreement.DOES_NOT)
+    return MeasuredSide(text, Verdict.IN_DIRECTION if is_mostly_inside else Verdict.DOES_NOT)
 
 
 def table_rows(claim: TableClaim, data: Reproduction) -> list[TableRow]:

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from importlib.resources import files
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field, JsonValue, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from capbench.documents.expressions import names_in
-from capbench.documents.toml_file import TomlModel, read_toml
+from capbench.documents.toml_file import TomlModel, names_in_folder, packaged_folder, read_toml
 from capbench.errors import UnknownName, UserError
-from capbench.measure.presets import preset_named
+from capbench.measure.presets import RECIPE_PRESETS, RecipePreset, preset_named
 from capbench.studies.reproduce.claims import AnyClaim
 from capbench.studies.reproduce.figure import Figure
 from capbench.studies.suite import Name
-from capbench.studies.sweep import SweepFile
+from capbench.studies.sweep import SweepFile, n_points
 
-Size = Literal["smoke", "standard", "paper"]
-SIZES: tuple[Size, ...] = ("smoke", "standard", "paper")
+FOLDER = packaged_folder("capbench.studies.reproduce", "recipes")
 
 
 class RecipeSweep(SweepFile):
@@ -35,7 +33,7 @@ class RecipeSweep(SweepFile):
 
     @model_validator(mode="after")
     def _is_valid_at_every_size(self) -> RecipeSweep:
-        for size in SIZES:
+        for size in RECIPE_PRESETS:
             try:
                 preset_named(self.at_size(size).preset)
                 self.at_size(size).checked_grid()
@@ -47,7 +45,7 @@ class RecipeSweep(SweepFile):
                 raise ValueError(f"{size}.{field}: {first['msg']}, got {first['input']!r}") from error
         return self
 
-    def at_size(self, size: Size) -> SweepFile:
+    def at_size(self, size: RecipePreset) -> SweepFile:
         """The sweep with the fields of a size."""
         replaced = {"smoke": self.smoke, "paper": self.paper}.get(size, {})
         own = self.model_dump(exclude_unset=True, exclude={"id", "label", "least_over", "smoke", "paper"})
@@ -96,26 +94,19 @@ class PaperRecipe(TomlModel):
         yield from ((f"claim {claim.id}", claim.sweep_ids()) for claim in self.claims)
         yield from ((f"figure {figure.id}", figure.sweeps) for figure in self.figures)
 
-    def n_runs(self, size: Size = "standard") -> int:
+    def n_runs(self, size: RecipePreset = "standard") -> int:
         """Number of points of all its sweeps."""
-        return sum(_n_points(sweep.at_size(size).grid) for sweep in self.sweeps)
-
-
-def _n_points(grid: Mapping[str, tuple[JsonValue, ...]]) -> int:
-    n_points = 1
-    for values in grid.values():
-        n_points *= len(values)
-    return n_points
+        return sum(n_points(sweep.at_size(size).grid) for sweep in self.sweeps)
 
 
 def recipe_names() -> list[str]:
     """The recipes that come with capbench."""
-    return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
+    return names_in_folder(FOLDER)
 
 
 def load_recipe(name: str) -> PaperRecipe:
     """A recipe that comes with capbench, by its name."""
-    return read_toml(f"{name}.toml", _folder() / f"{name}.toml", PaperRecipe)
+    return read_toml(f"{name}.toml", FOLDER / f"{name}.toml", PaperRecipe)
 
 
 def all_recipes() -> list[PaperRecipe]:
@@ -135,7 +126,3 @@ def find_recipes(name: str) -> list[PaperRecipe]:
         names = [*(recipe.name for recipe in known), *dict.fromkeys(recipe.paper for recipe in known)]
         raise UnknownName.among("recipe or paper", name, names, "capbench reproduce lists them; or a .toml file")
     return of_paper
-
-
-def _folder() -> Path:
-    return Path(str(files("capbench.studies.reproduce") / "recipes"))

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from capbench.measure.options import RunOptions
+from capbench.measure.presets import RecipePreset
 from capbench.registry.registry import Registry
 from capbench.store.store import Store
 from capbench.studies.jobs import FinishedJob, StudyListener, in_order, run_jobs
 from capbench.studies.records import with_origin
 from capbench.studies.reproduce.data import Reproduction, SweepRecord, point_record
-from capbench.studies.reproduce.recipe import PaperRecipe, Size
+from capbench.studies.reproduce.recipe import PaperRecipe
 from capbench.studies.sweep import PlannedPoint, Point, finish_point, plan_points
 
 Adjust = Callable[[RunOptions], RunOptions]
@@ -28,7 +29,7 @@ class RecipePlan:
 
 def reproduce(
     recipes: Sequence[PaperRecipe],
-    size: Size,
+    size: RecipePreset,
     registry: Registry,
     store: Store,
     listener: StudyListener,
@@ -42,7 +43,7 @@ def reproduce(
         yield _reproduction(plan, size, finished, store)
 
 
-def _plan(recipe: PaperRecipe, size: Size, registry: Registry, adjust: Adjust) -> RecipePlan:
+def _plan(recipe: PaperRecipe, size: RecipePreset, registry: Registry, adjust: Adjust) -> RecipePlan:
     sweeps = [(sweep.id, sweep.at_size(size)) for sweep in recipe.sweeps]
     return RecipePlan(
         recipe,
@@ -53,7 +54,7 @@ def _plan(recipe: PaperRecipe, size: Size, registry: Registry, adjust: Adjust) -
     )
 
 
-def _reproduction(plan: RecipePlan, size: Size, finished: Iterator[FinishedJob], store: Store) -> Reproduction:
+def _reproduction(plan: RecipePlan, size: RecipePreset, finished: Iterator[FinishedJob], store: Store) -> Reproduction:
     sweeps = [
         (name, [_keep_origin(finish_point(point, finished), store) for point in points]) for name, points in plan.sweeps
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
-from capbench.documents.result import Result, Trial, TrialStatus
+from capbench.documents.result import BITS, Result, Trial, TrialStatus
 from capbench.engine.trials import TrialSpec
 from capbench.errors import CannotRepeat
 from capbench.measure.request import Request
@@ -58,7 +58,7 @@ def check_summaries(result: Result) -> list[str]:
     if unknown_rates:
         return unknown_rates
     summary = summarise(result.trials, result.protocol)
-    bits = summary.metrics.get("bits", 0.0)
+    bits = summary.metrics.get(BITS, 0.0)
     pairs: list[tuple[str, JsonValue, JsonValue]] = [
         (f"capacity.{name}", getattr(result.capacity, name), getattr(summary.capacity, name))
         for name in ("kind", "estimate", "ci_low", "ci_high", "confidence", "status", "parameter")
@@ -92,11 +92,11 @@ def _contradictions(trial: Trial, result: Result) -> Iterator[str]:
         yield f"trials: {trial_name(trial)} is said to be {trial.status.value}, but its {criterion.metric} is {value:g}"
 
 
-def check_keys(trials: Iterable[Trial], run: Session) -> list[str]:
+def check_keys(trials: Iterable[Trial], session: Session) -> list[str]:
     """Findings for trials whose key does not belong to their load, seed and rate."""
     findings = []
     for trial in trials:
-        if run.setup(trial.at).key(TrialSpec(trial.load, trial.seed, trial.learning_rate)) != trial.key:
+        if session.setup(trial.at).key(TrialSpec(trial.load, trial.seed, trial.learning_rate)) != trial.key:
             findings.append(
                 f"trials: {trial_name(trial)} has the key of another trial: its load, seed or rate was changed"
             )

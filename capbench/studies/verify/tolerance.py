@@ -9,7 +9,7 @@ from capbench.documents.result import Result, Trial, TrialStatus
 from capbench.studies.verify.replay import ROUNDING_TOLERANCE, trial_name
 
 METRIC_TOLERANCE = 0.02
-"""On another kind of machine, a changed verdict is allowed if the criterion's metric differs by no more than this."""
+"""On another kind of machine, a different status is allowed if the criterion's metric differs by no more than this."""
 RELATIVE_TOLERANCE = 0.1
 """Relative difference of any metric that is allowed on another kind of machine: training amplifies rounding errors."""
 MAX_DEVIATING_SHARE = 1 / 8
@@ -46,10 +46,10 @@ def _is_equal(stated: Trial, again: Trial) -> bool:
 
 def _is_near(stated: Trial, again: Trial, metric: str) -> bool:
     """Whether a trial agrees within the tolerances for another kind of machine."""
-    is_same_verdict = (stated.status is TrialStatus.HELD) == (again.status is TrialStatus.HELD)
+    is_same_status = (stated.status is TrialStatus.HELD) == (again.status is TrialStatus.HELD)
     gap = abs(stated.metrics.get(metric, math.inf) - again.metrics.get(metric, -math.inf))
     return (
-        (is_same_verdict or gap <= METRIC_TOLERANCE)
+        (is_same_status or gap <= METRIC_TOLERANCE)
         and _agree(stated.metrics, again.metrics, RELATIVE_TOLERANCE)
         and _agree(stated.data, again.data, RELATIVE_TOLERANCE)
     )

@@ -74,18 +74,18 @@ def verify_result(
     except Exception as error:  # noqa: BLE001 - the plugin border
         return _not_run(wrong, error)
     with tempfile.TemporaryDirectory() as folder:
-        run = _session(request, plugins, Path(folder) / "again", listener)
+        session = _session(request, plugins, Path(folder) / "again", listener)
         try:
-            wrong += _check_search(result, run, Path(folder) / "replay")
+            wrong += _check_search(result, session, Path(folder) / "replay")
             if wrong:
                 return _verification(VerificationStatus.SUMMARIES_WRONG, wrong)
-            return _run_samples(result, run, n_sample, seed)
+            return _run_samples(result, session, n_sample, seed)
         finally:
-            run.store.close()
+            session.store.close()
 
 
 def _not_run(wrong: Sequence[str], error: Exception) -> Verification:
-    """The verdict on a document whose search cannot be run here: what is wrong with its summaries is known anyway."""
+    """Verdict if the search cannot be replayed: summary errors are still reported."""
     if not isinstance(error, CapbenchError):
         return _verification(VerificationStatus.CANNOT_RUN, [*wrong, f"{type(error).__name__}: {error}"])
     if wrong:
@@ -98,28 +98,30 @@ def _origins(result: Result) -> set[str]:
     return {ref.plugin.rpartition(" ")[0] for ref in (result.task, result.architecture, result.solver)}
 
 
-def _check_search(result: Result, run: Session, folder: Path) -> list[str]:
+def _check_search(result: Result, session: Session, folder: Path) -> list[str]:
     """Findings about the request, the trials and the replayed search."""
     try:
-        wrong = check_request(run.request, result) + check_keys(result.trials, run)
-        side = construction(run)
-        if side is not None and result.constructed is not None:
-            wrong += check_keys(result.constructed.trials, side)
-        return wrong or replay(result, run.request, run.registry, folder)
+        wrong = check_request(session.request, result) + check_keys(result.trials, session)
+        constructed = construction(session)
+        if constructed is not None and result.constructed is not None:
+            wrong += check_keys(result.constructed.trials, constructed)
+        return wrong or replay(result, session.request, session.registry, folder)
     except CapbenchError as error:
         return [str(error)]
 
 
-def _run_samples(result: Result, run: Session, n_sample: int, seed: int | None) -> Verification:
+def _run_samples(result: Result, session: Session, n_sample: int, seed: int | None) -> Verification:
     """Runs a sample of the trained trials and a sample of the constructed ones again, and compares."""
     # A forger who could predict the sample would forge only the other trials.
     generator = random.SystemRandom() if seed is None else random.Random(seed)
     with _threads(result.environment.threads):
-        is_same_kind = _is_same_kind(result, run.backend.machine)
-        side = construction(run) if result.constructed else None
+        is_same_kind = _is_same_kind(result, session.backend.machine)
+        construction_session = construction(session) if result.constructed else None
         constructed = result.constructed.trials if result.constructed else ()
-        trained = _run_sample(result.trials, run, n_sample, generator)
-        constructed_pairs = _run_sample(constructed, side, n_sample, generator) if side else []
+        trained = _run_sample(result.trials, session, n_sample, generator)
+        constructed_pairs = (
+            _run_sample(constructed, construction_session, n_sample, generator) if construction_session else []
+        )
     pairs = [*trained, *constructed_pairs]
     wrong = [line for stated, again in pairs for line in deviations(stated, again, result, is_same_kind)]
     allowed = 0 if is_same_kind else int(len(trained) * MAX_DEVIATING_SHARE)
@@ -129,14 +131,14 @@ def _run_samples(result: Result, run: Session, n_sample: int, seed: int | None) 
 
 
 def _run_sample(
-    trials: Sequence[Trial], run: Session, n_sample: int, generator: random.Random
+    trials: Sequence[Trial], session: Session, n_sample: int, generator: random.Random
 ) -> list[tuple[Trial, Trial]]:
     """A sample of the trials, each as stated and as run again; failed ones were run again by the replay."""
     runnable = [t for t in trials if t.status is not TrialStatus.FAILED]
     sample = generator.sample(runnable, min(n_sample, len(runnable)))
     for rate in sorted({t.learning_rate for t in sample}, key=lambda rate: rate or 0.0):
-        run.measure([(t.at, t.seed) for t in sample if t.learning_rate == rate], [rate])
-    again = {trial.key: trial for trial in run.trials}
+        session.measure([(t.at, t.seed) for t in sample if t.learning_rate == rate], [rate])
+    again = {trial.key: trial for trial in session.trials}
     return [(trial, again[trial.key]) for trial in sample]
 
 

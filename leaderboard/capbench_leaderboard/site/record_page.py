@@ -93,7 +93,7 @@ def run_page(entry: BoardEntry, name: str) -> RecordPage:
     """The page of a run, on the board or in a report; `name` makes its element ids unique in the document."""
     result = entry.result
     capacity, metric = result.capacity, plain_line(result.protocol.criterion.metric)
-    columns = ["budget" if result.protocol.parameter else "facts", "seed", "rate", "status", "steps", metric]
+    columns = ["parameter value" if result.protocol.parameter else "facts", "seed", "rate", "status", "steps", metric]
     return RecordPage(
         task=plain_line(result.task.name),
         architecture=plain_line(result.architecture.name),
@@ -104,7 +104,7 @@ def run_page(entry: BoardEntry, name: str) -> RecordPage:
         summary=_summary(result),
         warnings=[entry.failures] if entry.failures else [],
         chart=Chart(
-            f"{name}-curve", "curve", f"Accuracy against {_axis(entry)}", curve_data(entry), inline_svg=curve_svg(entry)
+            f"{name}-curve", "curve", _curve_title(entry, metric), curve_data(entry), inline_svg=curve_svg(entry)
         ),
         command=plain(result.command),
         bounds=HtmlTable(f"{name}-bounds", "Bounds", BOUNDS, [_bound(bound) for bound in result.bounds]),
@@ -121,8 +121,9 @@ def run_page(entry: BoardEntry, name: str) -> RecordPage:
     )
 
 
-def _axis(entry: BoardEntry) -> str:
-    return plain_line(entry.result.protocol.parameter or "number of facts")
+def _curve_title(entry: BoardEntry, metric: str) -> str:
+    axis = plain_line(entry.result.protocol.parameter or "number of facts")
+    return f"{metric[:1].upper()}{metric[1:]} against {axis}"
 
 
 def _unit(entry: BoardEntry) -> str:

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from capbench.documents.result import Capacity
-from capbench.studies.reproduce.agreement import Agreement
 from capbench.studies.reproduce.data import PointRecord, Reproduction, SeedRecord, SweepRecord
 from capbench.studies.reproduce.fitting import fit_points
-from capbench.studies.reproduce.judging import Judgement, judge_claims
+from capbench.studies.reproduce.judging import JudgedClaim, judge_claims
 from capbench.studies.reproduce.recipe import PaperRecipe
 from capbench.studies.reproduce.values import MeasuredValue, NotShown, difference, evaluate_at, mean
+from capbench.studies.reproduce.verdict import Verdict
 
-AGREES, IN_DIRECTION, DOES_NOT, NOT_SHOWN = Agreement
+AGREES, IN_DIRECTION, DOES_NOT, NOT_SHOWN = Verdict
 
 
 def point(heads: int, accuracies: Sequence[float], numbers: Mapping[str, float] | None = None) -> PointRecord:
@@ -44,7 +44,7 @@ def searched(
     )
 
 
-def judge(claim: Mapping[str, object], *points: PointRecord, other: Sequence[PointRecord] = ()) -> Judgement:
+def judge(claim: Mapping[str, object], *points: PointRecord, other: Sequence[PointRecord] = ()) -> JudgedClaim:
     """The verdict on one claim over a sweep of these points."""
     sweep = {
         "label": "a sweep",
@@ -83,18 +83,18 @@ def test_a_table_agrees_where_every_point_is_within_and_in_direction_where_the_o
     means, outcome
 ) -> None:
     found = judge(TABLE, *(point(h, (y, y)) for h, y in zip((1, 2, 3), means, strict=True)))
-    assert found.outcome == outcome
+    assert found.verdict == outcome
     assert [row.published for row in found.rows] == [0.1, 0.2, 0.4]
 
 
 def test_a_table_is_compared_with_the_points_that_were_run_by_their_grid_values() -> None:
     whole = judge(TABLE, point(1, (0.1, 0.1)), point(2, (0.2, 0.2)), point(3, (0.4, 0.4)))
-    assert whole.outcome == AGREES
+    assert whole.verdict == AGREES
     failed = PointRecord(values={"arch.n_heads": "2"}, reason="diverged", settings={"arch.n_heads": 2})
     part = judge(TABLE, point(1, (0.1, 0.1)), failed, point(3, (0.4, 0.4)))
-    assert (part.outcome, [row.published for row in part.rows]) == (AGREES, [0.1, 0.4])
+    assert (part.verdict, [row.published for row in part.rows]) == (AGREES, [0.1, 0.4])
     assert "2 of 3 points" in part.ours
-    assert judge(TABLE, point(1, (0.1, 0.1))).outcome == NOT_SHOWN  # three numbers, one point
+    assert judge(TABLE, point(1, (0.1, 0.1))).verdict == NOT_SHOWN  # three numbers, one point
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_table_is_compared_with_the_points_that_were_run_by_their_grid_values(
 )
 def test_a_value_agrees_where_its_interval_contains_the_published_one(published, values, outcome) -> None:
     claim = {"kind": "value", "sweep": "s", "y": "metrics.y", "published": published}
-    assert judge(claim, point(1, values)).outcome == outcome
+    assert judge(claim, point(1, values)).verdict == outcome
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_value_agrees_where_its_interval_contains_the_published_one(published,
 )
 def test_a_tolerance_and_an_interval_are_not_added_up(values, outcome) -> None:
     claim = {"kind": "value", "sweep": "s", "y": "metrics.y", "published": 10.0, "within": 2.0}
-    assert judge(claim, point(1, values)).outcome == outcome
+    assert judge(claim, point(1, values)).verdict == outcome
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_tolerance_and_an_interval_are_not_added_up(values, outcome) -> None:
 )
 def test_a_trend_agrees_where_intervals_exclude_the_opposite(expected, lines, outcome) -> None:
     claim = {"kind": "trend", "sweep": "s", "x": "arch.n_heads", "y": "metrics.y", "expected": expected}
-    assert judge(claim, *(point(h, line) for h, line in enumerate(lines, 1))).outcome == outcome
+    assert judge(claim, *(point(h, line) for h, line in enumerate(lines, 1))).verdict == outcome
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_trend_agrees_where_intervals_exclude_the_opposite(expected, lines, ou
 )
 def test_flat_means_within_the_tolerance(lines, outcome) -> None:
     claim = {"kind": "trend", "sweep": "s", "x": "arch.n_heads", "y": "metrics.y", "expected": "flat", "within": 0.2}
-    assert judge(claim, *(point(h, line) for h, line in enumerate(lines, 1))).outcome == outcome
+    assert judge(claim, *(point(h, line) for h, line in enumerate(lines, 1))).verdict == outcome
 
 
 def test_a_trend_across_values_that_are_no_field_reads_each_from_its_own_quantity() -> None:
@@ -169,9 +169,9 @@ def test_a_trend_across_values_that_are_no_field_reads_each_from_its_own_quantit
     claim = {"kind": "trend", "sweep": "s", "x": "tau", "across": ["0.5", "0.9"], "y": 'data["rank_{}"]'}
     claim = {**claim, "expected": "falls"}
     found = judge(claim, measured_at)
-    assert found.outcome == AGREES
+    assert found.verdict == AGREES
     assert "9.5" in found.ours
-    assert judge({**claim, "expected": "rises"}, measured_at).outcome == DOES_NOT
+    assert judge({**claim, "expected": "rises"}, measured_at).verdict == DOES_NOT
 
 
 @pytest.mark.parametrize(
@@ -190,23 +190,23 @@ def test_larger_is_paired_on_seeds(one, other, outcome) -> None:
         "than_only": {"arch.n_heads": 2},
         "y": "metrics.y",
     }
-    assert judge(claim, point(1, one), point(2, other)).outcome == outcome
+    assert judge(claim, point(1, one), point(2, other)).verdict == outcome
 
 
 def test_larger_by_a_factor_and_than_another_sweep_or_quantity() -> None:
     twice = {"kind": "larger", "sweep": "s", "than_sweep": "o", "y": "metrics.y", "factor": 2}
-    assert judge(twice, point(1, (5, 6)), other=[point(1, (2, 2.45))]).outcome == AGREES
-    assert judge(twice, point(1, (5, 6)), other=[point(1, (3, 3.4))]).outcome == DOES_NOT
+    assert judge(twice, point(1, (5, 6)), other=[point(1, (2, 2.45))]).verdict == AGREES
+    assert judge(twice, point(1, (5, 6)), other=[point(1, (3, 3.4))]).verdict == DOES_NOT
     other = {"kind": "larger", "sweep": "s", "y": "metrics.y", "than_y": "bound.b"}
-    assert judge(other, point(1, (5, 6))).outcome == IN_DIRECTION
-    assert judge(other, point(1, (5, 5.1))).outcome == AGREES
+    assert judge(other, point(1, (5, 6))).verdict == IN_DIRECTION
+    assert judge(other, point(1, (5, 5.1))).verdict == AGREES
 
 
 def test_the_other_side_of_larger_is_at_the_same_points_unless_it_says_otherwise() -> None:
     claim = {"kind": "larger", "sweep": "s", "only": {"arch.n_heads": 1}, "y": "metrics.y", "than_y": "bound.b"}
     points = point(1, (5, 5.1)), point(2, (0, 0), {"bound.b": 100.0})
-    assert judge(claim, *points).outcome == AGREES
-    assert judge({**claim, "than_only": {}}, *points).outcome == DOES_NOT  # the mean of both points
+    assert judge(claim, *points).verdict == AGREES
+    assert judge({**claim, "than_only": {}}, *points).verdict == DOES_NOT  # the mean of both points
 
 
 FIT = {"kind": "fit", "sweeps": ["s"], "x": "arch.n_heads", "y": "metrics.y", "form": "power", "parameter": "p"}
@@ -222,7 +222,7 @@ def test_a_fit_is_judged_by_its_parameter(power, published, outcome) -> None:
         for h, wobble in zip((1, 2, 3, 5, 8), (1.01, 0.99, 1.0, 1.01, 0.99), strict=True)
     ]
     found = judge({**FIT, "published": published}, *points)
-    assert found.outcome == outcome
+    assert found.verdict == outcome
     assert "held-out error" in found.ours
 
 
@@ -237,10 +237,10 @@ def test_a_fit_may_be_over_slopes() -> None:
 
 def test_a_fit_of_too_few_points_or_of_a_form_that_is_not_there_shows_nothing() -> None:
     points = [point(h, (h, h)) for h in (1, 2, 3, 4)]
-    assert judge({**FIT, "published": 1}, *points[:3]).outcome == NOT_SHOWN
+    assert judge({**FIT, "published": 1}, *points[:3]).verdict == NOT_SHOWN
     assert "no parameter 'q'" in judge({**FIT, "parameter": "q", "published": 1}, *points).ours
     assert "no form named 'cubic'" in judge({**FIT, "form": "cubic", "published": 1}, *points).ours
-    assert judge({**FIT, "parameter": "r_squared", "published": [0.96, 1]}, *points).outcome == AGREES
+    assert judge({**FIT, "parameter": "r_squared", "published": [0.96, 1]}, *points).verdict == AGREES
 
 
 @pytest.mark.parametrize(
@@ -256,19 +256,19 @@ def test_a_fit_of_too_few_points_or_of_a_form_that_is_not_there_shows_nothing() 
 def test_a_ratio_must_be_in_the_range_at_every_point(limits, ratios, outcome) -> None:
     claim = {"kind": "ratio", "sweep": "s", "y": "metrics.y", "bound": "b", **limits}
     points = [point(h, (2.0 * h * r * 0.999, 2.0 * h * r * 1.001)) for h, r in enumerate(ratios, 1)]
-    assert judge(claim, *points).outcome == outcome
+    assert judge(claim, *points).verdict == outcome
 
 
 def test_a_ratio_that_only_seems_to_be_above_one_agrees_in_direction() -> None:
     claim = {"kind": "ratio", "sweep": "s", "y": "metrics.y", "bound": "b", "least": 1}
-    assert judge(claim, point(1, (1.0, 4.0))).outcome == IN_DIRECTION
+    assert judge(claim, point(1, (1.0, 4.0))).verdict == IN_DIRECTION
 
 
 def test_what_cannot_be_shown_says_why() -> None:
     claim = {"kind": "value", "sweep": "s", "y": "metrics.y", "published": 1}
     found = judge({**claim, "not_shown": "it takes a week"}, point(1, (1, 1)))
-    assert (found.outcome, found.ours) == (NOT_SHOWN, "it takes a week")
-    assert judge({**claim, "only": {"arch.n_heads": 7}}, point(1, (1, 1))).outcome == NOT_SHOWN
+    assert (found.verdict, found.ours) == (NOT_SHOWN, "it takes a week")
+    assert judge({**claim, "only": {"arch.n_heads": 7}}, point(1, (1, 1))).verdict == NOT_SHOWN
     assert "no number 'metrics.z'" in judge({**claim, "y": "metrics.z"}, point(1, (1, 1))).ours
 
 
@@ -280,13 +280,13 @@ def test_one_seed_gives_no_interval() -> None:
         "than_only": {"arch.n_heads": 2},
         "y": "metrics.y",
     }
-    assert judge(claim, point(1, (9,)), point(2, (1,))).outcome == IN_DIRECTION
+    assert judge(claim, point(1, (9,)), point(2, (1,))).verdict == IN_DIRECTION
 
 
 def test_points_are_selected_by_any_field_and_by_lists() -> None:
     claim = {"kind": "value", "sweep": "s", "y": "metrics.y", "published": 2}
     points = [point(h, (h, h)) for h in (1, 2, 3)]
-    assert judge({**claim, "only": {"arch.kind": "even"}}, *points).outcome == AGREES
+    assert judge({**claim, "only": {"arch.kind": "even"}}, *points).verdict == AGREES
     assert judge({**claim, "only": {"arch.n_heads": [1, 3]}}, *points).ours.startswith("2")
 
 

@@ -11,7 +11,6 @@ import pytest
 
 from capbench.errors import BadDocument, UnknownName
 from capbench.report.reproduction.page import DATA, render_pages
-from capbench.report.reproduction.plot import _in_order
 from capbench.studies.reproduce.claims import FitClaim, LargerClaim, RatioClaim, TableClaim, TrendClaim, ValueClaim
 from capbench.studies.reproduce.data import data_text, read_reproduction
 from capbench.studies.reproduce.figure import Figure
@@ -156,11 +155,6 @@ def test_the_page_names_who_trained(capbench, own: Path, tmp_path: Path) -> None
     assert ", on one chip and another chip with 1 thread per worker;" in render_pages(tmp_path)["mine.md"]
 
 
-def test_axes_of_a_heat_map_stand_in_order() -> None:
-    assert _in_order([16, 32, 8, 32]) == ["8", "16", "32"]
-    assert _in_order(["softmax", "max"]) == ["softmax", "max"]
-
-
 def test_typed_options_say_where_it_is_computed_and_not_what(capbench, own: Path, tmp_path: Path) -> None:
     done = capbench("reproduce", str(own), "--out", str(tmp_path / "p"), "--device", "cuda:99")
     assert done.code != 0
@@ -254,11 +248,6 @@ def test_the_smoke_size_of_every_recipe_runs(capbench, name: str, tmp_path: Path
     for figure in recipe.figures:
         assert "<svg" in (tmp_path / f"{name}-{figure.id}.svg").read_text()
     print(f"{name}: {time.process_time() - started:.1f} s")
-
-
-def test_every_published_page_is_what_its_data_render_to() -> None:
-    for name, text in render_pages(PUBLISHED).items():
-        assert (PUBLISHED / name).read_text(encoding="utf-8") == text, f"{name}: run `capbench reproduce` again"
 
 
 def test_published_data_belong_to_the_recipes_of_today() -> None:

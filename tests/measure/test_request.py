@@ -1,12 +1,10 @@
-"""Other ways to find weights and to read capacity: constructions, overload, the papers' protocols, analysis."""
+"""Requests other than training for a capacity: constructions, overload, analysis."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-
-from capbench.measure.protocols import PROTOCOLS
 
 SMOKE = ("--preset", "smoke")
 
@@ -71,40 +69,10 @@ def test_overload_reads_the_facts_held_when_asked_for_all(capbench) -> None:
     assert "under overload" in capbench("run", *SMOKE, *words, "--seeds", "3", "--lr", "0.03").out
 
 
-def test_overload_is_refused_where_a_task_has_no_such_reading(capbench) -> None:
+def test_overload_is_refused_where_a_task_does_not_measure_it(capbench) -> None:
     got = capbench("run", *SMOKE, "--task", "rgr", "--arch", "mha", "--overload")
     assert got.code == 2
     assert "rgr has no reading of facts held under overload" in got.err
-
-
-def test_the_authors_protocol_is_a_named_option_on_any_run(capbench) -> None:
-    words = ("--task", "bigrams", "--arch", "aot", "--at", "100", "--seeds", "2", "--protocol", "dana2025")
-    result = document(capbench, *words, "--steps", "120")
-    protocol = result["protocol"]
-    assert (protocol["name"], protocol["learning_rates"]) == ("dana2025", [0.01])
-    assert result["solver"]["params"]["decay"] == "linear"
-    assert result["solver"]["params"]["final_share"] == pytest.approx(0.05)
-    assert {trial["steps"] for trial in result["trials"]} == {120}
-    assert "--protocol dana2025" in result["command"]
-    assert PROTOCOLS["dana2025"].steps == 4096
-    relation = document(
-        capbench,
-        "--task",
-        "rgr",
-        "--arch",
-        "mha",
-        "--at",
-        "10",
-        "--seeds",
-        "1",
-        "--protocol",
-        "mahdavi2024",
-        "--steps",
-        "60",
-    )
-    assert relation["protocol"]["name"] == "mahdavi2024"
-    wrong = capbench("run", *SMOKE, "--task", "rgr", "--arch", "mha", "--protocol", "dana")
-    assert "no protocol named 'dana'; did you mean 'dana2025'?" in wrong.err
 
 
 def test_analysis_on_request_puts_tensor_ranks_into_the_result(capbench) -> None:
@@ -144,11 +112,3 @@ def test_a_model_that_holds_all_it_was_asked_for_was_not_overloaded(capbench) ->
     words = ("--task", "bigrams", "--arch", "aot", "--overload", "--at", "10", "--seeds", "2", "--lr", "0.03")
     capacity = document(capbench, *words)["capacity"]
     assert (capacity["status"], capacity["ci_high"]) == ("at_least", None)
-
-
-def test_bits_under_a_protocol_that_scores_batches_are_those_of_all_facts(capbench) -> None:
-    words = ("--task", "bigrams", "--arch", "aot", "--at", "40", "--seeds", "1")
-    by_batches = document(capbench, *words, "--protocol", "dana2025", "--steps", "1500")
-    assert by_batches["metrics"]["accuracy"] > 0.99
-    assert 0.8 * 40 * 3.585 < by_batches["bits"] <= 40 * 3.585, "nearly log2(12) bits for each of 40 facts"
-    assert "solver." not in by_batches["command"]

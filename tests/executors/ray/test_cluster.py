@@ -26,8 +26,8 @@ from capbench.store.store import Store
 from capbench.studies.sweep import parse_grid, run_sweep
 from tests.executors.nodes import PATIENCE_SECONDS, RayNodes, wait_for
 
-ROOT = Path(__file__).parents[2]
-GREMLIN = Path(__file__).parent / "gremlin.py"
+ROOT = Path(__file__).parents[3]
+GREMLIN = Path(__file__).parents[1] / "gremlin.py"
 PAIR = ("--task", "rgr", "--arch", "mha", "--preset", "smoke", "--compile", "off")
 AT = ("--at", "12", "--lr", "0.4", "--steps", "50")
 WILD = ("--task", "rgr", "--arch", "gremlin", "--preset", "smoke", "--compile", "off", "--lr", "0.1", "--steps", "50")
@@ -106,7 +106,7 @@ def test_from_outside_the_cluster_the_numbers_are_the_same(nodes: RayNodes, expe
         done = subprocess.run(
             [sys.executable, "-m", "capbench.cli", *words], capture_output=True, text=True, check=False
         )
-        if not any(words in done.stderr for words in ("did not prove a Ray cluster", NOT_STARTED)):
+        if not any(words in done.stderr for words in ("is not a Ray cluster", NOT_STARTED)):
             break
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["trials"] == expected("run", *PAIR, *AT, "--seeds", "3")["trials"]

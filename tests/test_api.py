@@ -86,7 +86,7 @@ def test_nothing_is_printed_unless_progress_is_asked_for(capfd) -> None:
         ({"trial_timeout": -1}, BadSetting, "trial_timeout takes seconds"),
         ({"dtype": "float16"}, BadSetting, "dtype takes float32, float64"),
         ({"compile_mode": "maybe"}, BadSetting, "compile_mode takes auto, on or off"),
-        ({"settings": {"task.n_items": object()}}, BadSetting, "what JSON knows"),
+        ({"settings": {"task.n_items": object()}}, BadSetting, "must be JSON values"),
         ({"settings": {"task.n_items": "@/etc/hostname"}}, BadSetting, "got '@/etc/hostname'"),
         ({"settings": {"n_items": 3}}, BadSetting, r"task\.FIELD=VALUE"),
         ({"params": 100, "match": "mlp"}, BadSetting, "give one of them"),
@@ -153,7 +153,7 @@ def test_a_plot_is_a_chart_and_a_file_where_one_is_named(done, tmp_path) -> None
         done.plot(tmp_path / "curve.pdf")
 
 
-def test_a_frame_has_a_row_a_trial_and_a_column_a_metric(done) -> None:
+def test_a_frame_has_one_row_per_trial_and_one_column_per_metric(done) -> None:
     polars = pytest.importorskip("polars")
     frame = done.to_frame()
     assert isinstance(frame, polars.DataFrame)
