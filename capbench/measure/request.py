@@ -19,6 +19,7 @@ from capbench.measure.matching import count_parameters, match_parameters, parse_
 from capbench.measure.options import RunOptions
 from capbench.measure.presets import Preset, preset_named
 from capbench.measure.protocols import TrainingProtocol, protocol_named
+from capbench.measure.threshold import ESTIMATOR_VERSION
 from capbench.registry.registry import Registry
 from capbench.registry.settings import Configured, configure, parse_settings
 
@@ -128,6 +129,7 @@ def _protocol(request: Request) -> Protocol:
         limits=limits,
         unit=limits[0] if options.minimize else 1,
         analyses=options.analyse,
+        estimator=ESTIMATOR_VERSION,
     )
 
 

@@ -89,7 +89,16 @@ def _capacity_value(result: Result, fact: str) -> str:
     if capacity.kind == "least_budget":
         least = math.ceil(capacity.estimate / protocol.unit) * protocol.unit
         return f"{capacity.parameter} {_with_sign(capacity)}, so {least}, to hold {protocol.at} {fact}s"
-    return f"{_with_sign(capacity)} {fact}s"
+    return f"{_with_sign(capacity)} {fact}s{_limit_text(capacity, fact)}"
+
+
+def _limit_text(capacity: Capacity, fact: str) -> str:
+    """Why only one side of a capacity is known."""
+    if capacity.limited_by is None:
+        return ""
+    if capacity.limited_by == "search":
+        return "; the search stopped there"
+    return f": the task has no more {fact}s" if capacity.status == "at_least" else ": the task has no smaller load"
 
 
 def _interval(result: Result) -> str:
