@@ -128,6 +128,18 @@ class Capacity(Record):
     d_qk_total_high: float | None = None
 
 
+class Reading(Record):
+    """The same trials read in another way; an open end is null."""
+
+    name: Literal["half", "any_seed", "lax", "perfect", "most_bits"]
+    unit: Literal["facts", "bits"]
+    estimate: float
+    ci_low: float | None
+    ci_high: float | None
+    status: Literal["estimated", "at_least", "below"]
+    note: str = Field("", description="what is read, and what limits it")
+
+
 class RateWindow(Record):
     """The learning rates that work, and the one at which the capacity was measured."""
 
@@ -272,6 +284,7 @@ class Result(Record):
     protocol: Protocol
     n_parameters: Positive
     capacity: Capacity
+    readings: tuple[Reading, ...] = Field((), description="other readings of the same trials, beside the capacity")
     bits: float
     bits_per_parameter: float
     metrics: dict[str, float] = Field(description="means over the trials at the load nearest to the capacity")

@@ -261,6 +261,24 @@ def next_steps(result: Result) -> list[str]:
     return steps
 
 
+def readings_text(result: Result, fact: str) -> str:
+    """Other readings of the same trials, side by side."""
+    if not result.readings:
+        return "readings: none; they are read from the trials of a search for the largest load"
+    sign = {"estimated": "", "at_least": "at least ", "below": "below "}
+    units = {"facts": f"{fact}s", "bits": "bits"}
+    rows = [
+        (
+            reading.name.replace("_", " "),
+            f"{sign[reading.status]}{number(reading.estimate)} {units[reading.unit]}",
+            " to ".join("open" if end is None else number(end) for end in (reading.ci_low, reading.ci_high)),
+            reading.note,
+        )
+        for reading in result.readings
+    ]
+    return plain(table(rows, ("reading", "value", f"{result.capacity.confidence:.0%} interval", "what is read")))
+
+
 def profile_text(timing: Timing) -> str:
     """Seconds per phase with a bar for the share of each, and the cost of one lane-step."""
     total = sum(timing.phases.values()) or 1.0

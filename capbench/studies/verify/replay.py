@@ -24,6 +24,7 @@ ROUNDING_TOLERANCE = 1e-6
 DERIVED = (
     "n_parameters",
     "capacity",
+    "readings",
     "bits",
     "bits_per_parameter",
     "metrics",
