@@ -292,7 +292,8 @@ def _log_shortfalls(trials: _Trials, midpoints: Floats) -> Floats | float:
 
     It is the mean over two cases: the shortfall measures the distance to the midpoint, or to a point of its own.
     """
-    if len(trials.shortfalls) == 0:
+    # Far misses count even without near ones: otherwise only small shortfalls, which raise the midpoint, would.
+    if len(trials.shortfalls) == 0 and not trials.n_far.any():
         return 0.0
     linked = _log_linked(trials, midpoints)  # (margins, midpoints, scales, lapses)
     top = linked.max()
@@ -330,7 +331,7 @@ def _log_near(trials: _Trials, midpoints: Floats, margin: float) -> Floats:
 
 def _log_product(factors: Floats) -> Floats:
     """Sum of logarithms along the last axis, with few logarithms: of products that a float can hold."""
-    blocks = range(0, factors.shape[-1], 24)
+    blocks = range(0, max(1, factors.shape[-1]), 24)
     total: Floats = np.sum([np.log(factors[..., i : i + 24].prod(axis=-1)) for i in blocks], axis=0)
     return total
 

@@ -41,8 +41,8 @@ def without_shortfalls(seen: list[Observation]) -> list[Observation]:
 @pytest.mark.parametrize(
     ("regime", "n_searches", "limit"),
     [
-        (Regime(budget=8, offsets=EQUAL), 120, 0.10),
-        (Regime(budget=8, offsets=UNEQUAL), 120, 0.06),
+        (Regime(budget=8, offsets=EQUAL), 120, 0.08),
+        (Regime(budget=8, offsets=UNEQUAL), 120, 0.08),
         (Regime(budget=16, offsets=EQUAL), 60, 0.04),
         (Regime(scale=0.03), 40, 0.03),
         (Regime(scale=0.3), 40, 0.04),
