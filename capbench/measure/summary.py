@@ -101,11 +101,11 @@ def observations_by_rate(
 ) -> tuple[list[Observation], list[list[Observation]]]:
     """The trials at the leading learning rate, and those at each of the other rates."""
     leader = leading_rate(trials, protocol)
-    by_rate: dict[float | None, list[Trial]] = {leader: []}
-    for trial in trials:
-        by_rate.setdefault(trial.learning_rate, []).append(trial)
-    first, *others = (observations(at_rate, protocol.criterion) for at_rate in by_rate.values())
-    return first, others
+    # Sorted, so that the result does not depend on the order of the trials.
+    others = sorted({t.learning_rate for t in trials if t.learning_rate != leader}, key=lambda rate: rate or 0.0)
+    by_rate = ([t for t in trials if t.learning_rate == rate] for rate in (leader, *others))
+    first, *rest = (observations(at_rate, protocol.criterion) for at_rate in by_rate)
+    return first, rest
 
 
 def find_threshold(trials: Sequence[Trial], protocol: Protocol) -> Threshold:

@@ -235,7 +235,8 @@ class _Trials:
         sign = -1.0 if rising else 1.0
         at = sorted({o.at for o in observations}, reverse=rising)
         failed = [o for o in observations if not o.held]
-        near = [o for o in failed if o.shortfall is not None and o.shortfall < FAR]
+        # Sorted, so that sums do not depend on the order in which trials ended.
+        near = sorted((o.at, o.shortfall) for o in failed if o.shortfall is not None and o.shortfall < FAR)
         far = Counter(o.at for o in failed if o.shortfall is not None and o.shortfall >= FAR)
         held = Counter(o.at for o in observations if o.held)
         return cls(
@@ -243,8 +244,8 @@ class _Trials:
             n_held=np.array([held[each] for each in at], dtype=np.float64),
             n_failed=np.array([sum(o.at == each for o in failed) for each in at], dtype=np.float64),
             n_far=np.array([far[each] for each in at], dtype=np.float64),
-            x_near=sign * np.log([o.at for o in near]),
-            shortfalls=np.array([max(o.shortfall or 0.0, SMALLEST_SHORTFALL) for o in near]),
+            x_near=sign * np.log([at for at, _ in near]),
+            shortfalls=np.array([max(shortfall, SMALLEST_SHORTFALL) for _, shortfall in near]),
         )
 
 

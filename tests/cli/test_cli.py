@@ -27,14 +27,8 @@ def test_run_prints_the_answer_with_its_interval_theory_and_next_steps(capbench)
 
 def test_readings_of_the_same_trials_are_printed_side_by_side_and_kept(capbench) -> None:
     done = capbench(*SMOKE, "--readings")
-    table = done.out.partition("what is read")[2]
-    assert [line.split("  ")[0] for line in table.splitlines()[2:]] == [
-        "half",
-        "any seed",
-        "lax",
-        "perfect",
-        "most bits",
-    ]
+    rows = done.out.partition("what is read")[2].splitlines()[2:]
+    assert [row.split("  ")[0] for row in rows] == ["half", "any seed", "lax", "perfect", "most bits"]
     kept = json.loads(capbench(*SMOKE, "--json").out)["readings"]
     assert [reading["name"] for reading in kept] == ["half", "any_seed", "lax", "perfect", "most_bits"]
     assert "readings" not in capbench(*SMOKE).out

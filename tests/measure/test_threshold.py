@@ -97,6 +97,13 @@ def test_the_best_of_equal_rates_is_drawn_towards_the_others() -> None:
     assert useless.estimate == pytest.approx(alone.estimate, rel=0.05)
 
 
+def test_the_order_of_the_trials_does_not_matter() -> None:
+    rng = np.random.default_rng(9)
+    seen = fixed_design(200.0, 0.12, rng)
+    shuffled = [seen[i] for i in rng.permutation(len(seen))]
+    assert fit_threshold(shuffled, AXIS) == fit_threshold(seen, AXIS)
+
+
 def test_a_quarter_of_lapses_does_not_drag_the_midpoint() -> None:
     rng = np.random.default_rng(0)
     loads = [round(1.1**k) for k in range(8, 66)]
