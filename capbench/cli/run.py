@@ -14,15 +14,16 @@ from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
 @click.command("run")
 @click.option("--json", "as_json", is_flag=True, help="Print the result document and nothing else on stdout.")
 @click.option("--profile", is_flag=True, help="Print the time per phase to stderr.")
+@click.option("--readings", is_flag=True, help="Print other readings of the same trials side by side.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the curve: .png, .svg or .html.")
 @click.pass_context
-def run_command(ctx: click.Context, as_json: bool, profile: bool, plot: Path | None) -> None:
+def run_command(ctx: click.Context, as_json: bool, profile: bool, readings: bool, plot: Path | None) -> None:
     """Measure how many facts an architecture holds."""
     from capbench.documents.text import as_json_text
     from capbench.measure.request import build_request, matched_text
     from capbench.measure.run import execute
     from capbench.report.progress import show_progress
-    from capbench.report.result_text import profile_text, result_text
+    from capbench.report.result_text import profile_text, readings_text, result_text
     from capbench.store.store import Store, home
 
     options = typed_options(ctx)
@@ -39,6 +40,8 @@ def run_command(ctx: click.Context, as_json: bool, profile: bool, plot: Path | N
         result = execute(request, registry, Store(home()), listener)
     fact = request.task.plugin.fact
     click.echo(as_json_text(result) if as_json else result_text(result, fact))
+    if readings and not as_json:
+        click.echo("\n" + readings_text(result, fact))
     if profile:
         click.echo(profile_text(result.timing), err=True)
     if plot:

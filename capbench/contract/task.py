@@ -33,6 +33,12 @@ class Criterion:
         """Whether a value of the metric holds the facts; NaN never does."""
         return value >= self.threshold if self.at_least else value <= self.threshold
 
+    def shortfall(self, value: float) -> float:
+        """Share by which a value misses the threshold: 0 where it is met, 1 at worst."""
+        part, whole = (value, self.threshold) if self.at_least else (self.threshold, value)
+        share = part / whole if whole > 0 else 0.0
+        return 0.0 if self.is_met(value) else min(max(1.0 - share, 0.0), 1.0)
+
     def __str__(self) -> str:
         return f"{self.metric} {'≥' if self.at_least else '≤'} {self.threshold:g}"
 

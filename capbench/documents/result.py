@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
 
 from capbench.contract.bound import D_K
 from capbench.contract.task import Criterion
@@ -67,6 +67,17 @@ class Protocol(Record):
     confidence: float = Field(0.95, gt=0, lt=1)
     analyses: bool = Field(False, description="whether each model was analysed by its task and architecture")
     varies: str = Field("data and initial weights", description="what differs between seeds")
+    estimator: Positive = Field(
+        1, description="version of the search and of the estimator; 1 in documents written before this field"
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_first_estimator(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves version 1 out, so that documents written before the field keep their run_id, a hash of this text."""
+        fields: dict[str, Any] = handler(self)
+        if self.estimator == 1:
+            fields.pop("estimator", None)
+        return fields
 
 
 BITS = "bits"
@@ -111,9 +122,24 @@ class Capacity(Record):
     confidence: float = Field(gt=0, lt=1)
     status: Literal["estimated", "at_least", "below"]
     parameter: str | None = None
+    limited_by: Literal["axis", "search"] | None = Field(
+        None, description="why only one side is known: the axis ends there, or the search stopped there"
+    )
     d_qk_total: float | None = Field(None, description="D_K at the estimate, where the architecture has heads")
     d_qk_total_low: float | None = None
     d_qk_total_high: float | None = None
+
+
+class Reading(Record):
+    """The same trials read in another way; an open end is null."""
+
+    name: Literal["half", "any_seed", "lax", "perfect", "most_bits"]
+    unit: Literal["facts", "bits"]
+    estimate: float
+    ci_low: float | None
+    ci_high: float | None
+    status: Literal["estimated", "at_least", "below"]
+    note: str = Field("", description="what is read, and what limits it")
 
 
 class RateWindow(Record):
@@ -260,6 +286,7 @@ class Result(Record):
     protocol: Protocol
     n_parameters: Positive
     capacity: Capacity
+    readings: tuple[Reading, ...] = Field((), description="other readings of the same trials, beside the capacity")
     bits: float
     bits_per_parameter: float
     metrics: dict[str, float] = Field(description="means over the trials at the load nearest to the capacity")

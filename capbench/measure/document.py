@@ -26,6 +26,7 @@ from capbench.documents.result import (
 from capbench.engine.cost import Cost
 from capbench.measure.matching import count_parameters
 from capbench.measure.options import command_flags
+from capbench.measure.readings import read_trials
 from capbench.measure.request import Request
 from capbench.measure.session import Session
 from capbench.measure.summary import Summary, fixed_grid, summarise
@@ -56,6 +57,7 @@ def document(session: Session, constructed: Session | None, wall_seconds: float)
         protocol=session.protocol,
         n_parameters=n_parameters,
         capacity=capacity,
+        readings=read_trials(run.trials, run.protocol),
         bits=bits,
         bits_per_parameter=bits / n_parameters,
         metrics=summary.metrics,

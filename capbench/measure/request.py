@@ -18,6 +18,7 @@ from capbench.measure.matching import build_module, count_parameters, count_trai
 from capbench.measure.options import RunOptions
 from capbench.measure.presets import Preset, preset_named
 from capbench.measure.protocols import TrainingProtocol, protocol_named
+from capbench.measure.threshold import ESTIMATOR_VERSION
 from capbench.registry.registry import Registry
 from capbench.registry.settings import Configured, configure, parse_settings
 
@@ -127,6 +128,7 @@ def _protocol(request: Request, module: nn.Module) -> Protocol:
         limits=limits,
         unit=limits[0] if options.minimize else 1,
         analyses=options.analyse,
+        estimator=ESTIMATOR_VERSION,
     )
 
 

@@ -20,7 +20,7 @@ from capbench.measure.presets import CONSTRUCTION
 from capbench.measure.request import Request
 from capbench.measure.search import SearchPlan, next_trials
 from capbench.measure.session import RunListener, Session
-from capbench.measure.summary import axis_of, leading_rate, observations
+from capbench.measure.summary import axis_of, leading_rate, observations_by_rate
 from capbench.measure.theory import bracket, refuse_broken
 from capbench.registry.registry import Registry
 from capbench.registry.settings import configure
@@ -160,9 +160,8 @@ def _search(session: Session, plan: SearchPlan) -> None:
     """Rounds of trials until the interval is narrow enough; after each, the worse half of the rates is dropped."""
     rates: list[float | None] = [*session.protocol.learning_rates] or [None]
     while True:
-        leader = leading_rate(session.trials, session.protocol)
-        seen = observations([trial for trial in session.trials if trial.learning_rate == leader])
-        wanted = next_trials(seen, plan)
+        seen, others = observations_by_rate(session.trials, session.protocol)
+        wanted = next_trials(seen, plan, others)
         if not wanted:
             return
         session.measure(wanted, rates)

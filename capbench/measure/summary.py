@@ -10,8 +10,10 @@ from statistics import fmean, stdev
 
 from scipy.special import stdtrit
 
+from capbench.contract.task import Criterion
 from capbench.documents.result import FACTS_HELD, Capacity, Protocol, RateWindow, Trial, TrialStatus
-from capbench.measure.search import Axis, Observation, fit_threshold, wilson
+from capbench.measure.threshold import Axis, Observation, Threshold, fit_threshold, wilson
+from capbench.measure.threshold_v1 import fit_threshold_v1
 
 FULL_SHARE = 0.98
 """A model that holds more than this share of the load is not overloaded."""
@@ -33,7 +35,7 @@ def summarise(trials: Sequence[Trial], protocol: Protocol) -> Summary:
     """Capacity with its interval, the learning rates that work, and the metrics at the capacity."""
     rate = leading_rate(trials, protocol)
     at_rate = [t for t in trials if t.learning_rate == rate]
-    capacity = _capacity(at_rate, protocol)
+    capacity = _capacity(trials, at_rate, protocol)
     nearest = min((t.at for t in at_rate), key=lambda at: abs(at - _reported_at(capacity, protocol)))
     near = [t for t in at_rate if t.at == nearest]
     metrics, data = _means([t.metrics for t in near]), _means([t.data for t in near])
@@ -74,12 +76,44 @@ def fixed_grid(trials: Sequence[Trial], protocol: Protocol) -> int:
     return min(points, 1 + (high - low) // protocol.unit) * max(seeds.values()) * max(1, len(protocol.learning_rates))
 
 
-def observations(trials: Sequence[Trial]) -> list[Observation]:
+def observations(trials: Sequence[Trial], criterion: Criterion) -> list[Observation]:
     """Trials as the search sees them."""
     return [
-        Observation(t.at, t.seed, None if t.status is TrialStatus.FAILED else t.status is TrialStatus.HELD)
+        Observation(
+            t.at,
+            t.seed,
+            None if t.status is TrialStatus.FAILED else t.status is TrialStatus.HELD,
+            _shortfall(t, criterion),
+        )
         for t in trials
     ]
+
+
+def _shortfall(trial: Trial, criterion: Criterion) -> float | None:
+    """How far a trial that took its course and did not hold is from the criterion; None for the others."""
+    if trial.status not in (TrialStatus.NOT_HELD, TrialStatus.PLATEAU) or criterion.metric not in trial.metrics:
+        return None
+    return criterion.shortfall(trial.metrics[criterion.metric])
+
+
+def observations_by_rate(
+    trials: Sequence[Trial], protocol: Protocol
+) -> tuple[list[Observation], list[list[Observation]]]:
+    """The trials at the leading learning rate, and those at each of the other rates."""
+    leader = leading_rate(trials, protocol)
+    # Sorted, so that the result does not depend on the order of the trials.
+    others = sorted({t.learning_rate for t in trials if t.learning_rate != leader}, key=lambda rate: rate or 0.0)
+    by_rate = ([t for t in trials if t.learning_rate == rate] for rate in (leader, *others))
+    first, *rest = (observations(at_rate, protocol.criterion) for at_rate in by_rate)
+    return first, rest
+
+
+def find_threshold(trials: Sequence[Trial], protocol: Protocol) -> Threshold:
+    """The threshold at the leading learning rate, by the estimator that the protocol names."""
+    seen, others = observations_by_rate(trials, protocol)
+    if protocol.estimator == 1:
+        return fit_threshold_v1(seen, axis_of(protocol))
+    return fit_threshold(seen, axis_of(protocol), others)
 
 
 def axis_of(protocol: Protocol) -> Axis:
@@ -88,9 +122,10 @@ def axis_of(protocol: Protocol) -> Axis:
     return Axis(low, high, rising=protocol.mode == "minimize", confidence=protocol.confidence, unit=protocol.unit)
 
 
-def _capacity(trials: Sequence[Trial], protocol: Protocol) -> Capacity:
-    seen = [o for o in observations(trials) if o.held is not None]
+def _capacity(trials: Sequence[Trial], at_rate: Sequence[Trial], protocol: Protocol) -> Capacity:
+    """The capacity from all trials, or from those at the leading rate where no threshold is asked for."""
     if protocol.mode == "at":
+        seen = [o for o in observations(at_rate, protocol.criterion) if o.held is not None]
         held = sum(o.held is True for o in seen)
         low, high = wilson(held, len(seen), protocol.confidence)
         share = held / len(seen) if seen else 0.0
@@ -103,8 +138,8 @@ def _capacity(trials: Sequence[Trial], protocol: Protocol) -> Capacity:
             status="estimated",
         )
     if protocol.mode == "overload":
-        return _overload(trials, protocol)
-    found = fit_threshold(seen, axis_of(protocol))
+        return _overload(at_rate, protocol)
+    found = find_threshold(trials, protocol)
     return Capacity(
         kind="least_budget" if protocol.mode == "minimize" else "largest_load",
         estimate=found.estimate,
@@ -113,6 +148,7 @@ def _capacity(trials: Sequence[Trial], protocol: Protocol) -> Capacity:
         confidence=found.confidence,
         status=found.status.value,
         parameter=protocol.parameter,
+        limited_by=found.limited_by and found.limited_by.value,
     )
 
 

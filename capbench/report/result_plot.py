@@ -13,8 +13,8 @@ import numpy as np
 from capbench.documents.result import Result, TrialStatus
 from capbench.documents.text import plain
 from capbench.errors import BadSetting
-from capbench.measure.search import fit_threshold, wilson
-from capbench.measure.summary import axis_of, observations
+from capbench.measure.summary import axis_of, find_threshold
+from capbench.measure.threshold import wilson
 
 SUFFIXES = (".png", ".svg", ".html")
 THRESHOLDS = ("largest_load", "least_budget")
@@ -128,13 +128,13 @@ def _points(result: Result) -> list[dict[str, float]]:
 
 def _curve(result: Result) -> list[dict[str, float]]:
     """The fitted logistic curve over the range of the trials."""
-    rate = result.rates.best if result.rates else None
     axis = axis_of(result.protocol)
-    found = fit_threshold(observations([t for t in result.trials if t.learning_rate == rate]), axis)
+    found = find_threshold(result.trials, result.protocol)
     tried = [row["at"] for row in _points(result)]
     at = np.geomspace(min(tried), max(tried), 120)
     z = np.log(at / found.estimate) / found.steepness * (1 if axis.rising else -1)
-    return [{"at": float(a), "share": float(s)} for a, s in zip(at, 1 / (1 + np.exp(-z.clip(-60, 60))), strict=True)]
+    shares = (1 - found.lapse) / (1 + np.exp(-z.clip(-60, 60)))
+    return [{"at": float(a), "share": float(share)} for a, share in zip(at, shares, strict=True)]
 
 
 def _interval(result: Result) -> list[alt.Chart]:

@@ -89,7 +89,16 @@ def _capacity_value(result: Result, fact: str) -> str:
     if capacity.kind == "least_budget":
         least = math.ceil(capacity.estimate / protocol.unit) * protocol.unit
         return f"{capacity.parameter} {_with_sign(capacity)}, so {least}, to hold {protocol.at} {fact}s"
-    return f"{_with_sign(capacity)} {fact}s"
+    return f"{_with_sign(capacity)} {fact}s{_limit_text(capacity, fact)}"
+
+
+def _limit_text(capacity: Capacity, fact: str) -> str:
+    """Why only one side of a capacity is known."""
+    if capacity.limited_by is None:
+        return ""
+    if capacity.limited_by == "search":
+        return "; the search stopped there"
+    return f": the task has no more {fact}s" if capacity.status == "at_least" else ": the task has no smaller load"
 
 
 def _interval(result: Result) -> str:
@@ -248,6 +257,24 @@ def next_steps(result: Result) -> list[str]:
     if named:
         steps.append(f"capbench describe {named}   # what the bound says, and its source")
     return steps
+
+
+def readings_text(result: Result, fact: str) -> str:
+    """Other readings of the same trials, side by side."""
+    if not result.readings:
+        return "readings: none; they are read from the trials of a search for the largest load"
+    sign = {"estimated": "", "at_least": "at least ", "below": "below "}
+    units = {"facts": f"{fact}s", "bits": "bits"}
+    rows = [
+        (
+            reading.name.replace("_", " "),
+            f"{sign[reading.status]}{number(reading.estimate)} {units[reading.unit]}",
+            " to ".join("open" if end is None else number(end) for end in (reading.ci_low, reading.ci_high)),
+            reading.note,
+        )
+        for reading in result.readings
+    ]
+    return plain(table(rows, ("reading", "value", f"{result.capacity.confidence:.0%} interval", "what is read")))
 
 
 def profile_text(timing: Timing) -> str:

@@ -18,9 +18,9 @@ from capbench.executors.backends import ThisProcess
 from capbench.measure.options import RunOptions
 from capbench.measure.request import build_request
 from capbench.measure.run import execute
-from capbench.measure.search import Axis, fit_threshold
 from capbench.measure.session import Session
 from capbench.measure.summary import observations
+from capbench.measure.threshold import Axis, fit_threshold
 from capbench.registry.registry import load_registry
 from capbench.store.store import Store
 
@@ -72,7 +72,7 @@ def test_grid_and_loop(benchmark, registry, found) -> None:
     benchmark.pedantic(lambda: [train_alone(run.setup(trial[0]), TrialSpec(*trial)) for trial in chosen], rounds=1)
     # The grid's interval comes from the same trials, trained by the engine at the best rate: the loop would take hours.
     run.measure([(load, seed) for load in points for seed in seeds], [result.rates.best])
-    grid = fit_threshold(observations(run.trials), Axis(1, max(points)))
+    grid = fit_threshold(observations(run.trials, run.protocol.criterion), Axis(1, max(points)))
     benchmark.extra_info.update(
         variant="grid and loop", trials=len(plan), sampled=SAMPLE,
         estimate=grid.estimate, low=grid.ci_low, high=grid.ci_high,

@@ -25,6 +25,15 @@ def test_run_prints_the_answer_with_its_interval_theory_and_next_steps(capbench)
     assert "adam, round 1: " in done.err
 
 
+def test_readings_of_the_same_trials_are_printed_side_by_side_and_kept(capbench) -> None:
+    done = capbench(*SMOKE, "--readings")
+    rows = done.out.partition("what is read")[2].splitlines()[2:]
+    assert [row.split("  ")[0] for row in rows] == ["half", "any seed", "lax", "perfect", "most bits"]
+    kept = json.loads(capbench(*SMOKE, "--json").out)["readings"]
+    assert [reading["name"] for reading in kept] == ["half", "any_seed", "lax", "perfect", "most_bits"]
+    assert "readings" not in capbench(*SMOKE).out
+
+
 def test_json_puts_the_document_on_stdout_and_nothing_else(capbench) -> None:
     done = capbench(*SMOKE, "--json")
     document = json.loads(done.out)

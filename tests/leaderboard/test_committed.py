@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from capbench.documents.result import Result
+from capbench.studies.verify.replay import check_summaries
 from capbench_leaderboard.build import check_board
 from capbench_leaderboard.process_pool import ProcessPool
 from capbench_leaderboard.ranking.board import read_board
@@ -21,3 +23,11 @@ def test_the_committed_board_is_not_stale() -> None:
 @pytest.mark.skipif(not (BOARD / "records").is_dir(), reason="no records in this checkout")
 def test_no_shipped_record_is_broken() -> None:
     assert read_board(BOARD / "records", ProcessPool()).broken == ()
+
+
+@pytest.mark.skipif(not (BOARD / "records").is_dir(), reason="no records in this checkout")
+def test_every_shipped_capacity_follows_from_its_trials() -> None:
+    records = [path for path in (BOARD / "records").rglob("*.json") if path.name != "missing.json"]
+    assert records
+    for path in records:
+        assert check_summaries(Result.model_validate_json(path.read_text("utf-8"))) == [], path

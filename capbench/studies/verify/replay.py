@@ -24,6 +24,7 @@ ROUNDING_TOLERANCE = 1e-6
 DERIVED = (
     "n_parameters",
     "capacity",
+    "readings",
     "bits",
     "bits_per_parameter",
     "metrics",
@@ -61,7 +62,7 @@ def check_summaries(result: Result) -> list[str]:
     bits = summary.metrics.get(BITS, 0.0)
     pairs: list[tuple[str, JsonValue, JsonValue]] = [
         (f"capacity.{name}", getattr(result.capacity, name), getattr(summary.capacity, name))
-        for name in ("kind", "estimate", "ci_low", "ci_high", "confidence", "status", "parameter")
+        for name in ("kind", "estimate", "ci_low", "ci_high", "confidence", "status", "parameter", "limited_by")
     ]
     pairs += [("metrics", dict(result.metrics), dict(summary.metrics)), ("data", dict(result.data), dict(summary.data))]
     pairs += [

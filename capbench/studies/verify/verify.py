@@ -20,6 +20,7 @@ from capbench.executors.target import ComputeTarget
 from capbench.measure.request import Request
 from capbench.measure.run import construction
 from capbench.measure.session import RunListener, Session
+from capbench.measure.threshold import ESTIMATOR_VERSION
 from capbench.registry.registry import Registry
 from capbench.store.store import Store
 from capbench.studies.verify.rebuild import check_request, rebuild
@@ -156,12 +157,17 @@ def _is_same_kind(result: Result, local: Machine) -> bool:
 
 
 def _check_engine(result: Result, local: Machine) -> None:
-    """Raises CannotRepeat if the document is of another engine, whose keys and numbers differ."""
+    """Raises CannotRepeat if the document is of another engine or search, whose keys, numbers or trials differ."""
     stated = result.environment
     if stated.engine is not None and stated.engine != local.engine:
         raise CannotRepeat(
             f"the document was made with engine {stated.engine} of capbench {stated.capbench}, here is engine "
             f"{local.engine} of {local.capbench}; install it: pip install 'capbench=={stated.capbench}'"
+        )
+    if result.protocol.estimator != ESTIMATOR_VERSION:
+        raise CannotRepeat(
+            f"the document's search is of version {result.protocol.estimator}, here is version {ESTIMATOR_VERSION}; "
+            f"install the one it was made with: pip install 'capbench=={stated.capbench}'"
         )
 
 

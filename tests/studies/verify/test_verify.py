@@ -54,6 +54,7 @@ def copy(document: Document) -> Document:
 def with_new_summaries(document: Document) -> Document:
     """The document with every summary derived again from the tampered trials."""
     from capbench.documents.result import Result
+    from capbench.measure.readings import read_trials
     from capbench.measure.summary import summarise
 
     result = Result.model_validate(document)
@@ -63,6 +64,7 @@ def with_new_summaries(document: Document) -> Document:
     return {
         **document,
         "capacity": {**summary.capacity.model_dump(mode="json"), **kept},
+        "readings": [r.model_dump(mode="json") for r in read_trials(result.trials, result.protocol)],
         "metrics": summary.metrics,
         "bits": bits,
         "bits_per_parameter": bits / document["n_parameters"],
@@ -128,7 +130,7 @@ def test_a_changed_metric_is_caught_by_running_the_trial_again(honest: Document,
     forged = copy(honest)
     trial = next(t for t in forged["trials"] if t["status"] != "held" and t["learning_rate"] != forged["rates"]["best"])
     trial["metrics"]["f1"] -= 0.001
-    done = verify(forged, "--sample", "1000")
+    done = verify(with_new_summaries(forged), "--sample", "1000")
     assert done.code == 1
     assert "not reproducible" in done.out
     assert f"load {trial['load']}, seed {trial['seed']}" in done.out

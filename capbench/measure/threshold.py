@@ -1,0 +1,375 @@
+"""The threshold of a success curve: its estimate and interval from trials that held, failed, or nearly held.
+
+A trial that trains has a margin in units of the log axis, how much more it could have held: logistic about
+ln(capacity) − ln(load). It holds if the margin is positive. With some probability (a lapse) training fails at a load
+that the model could hold. So far this is a logistic success curve, and its midpoint is the capacity. In addition, the
+shortfall of a failed trial's metric measures its margin: a power of the shortfall is proportional to it. Held trials
+stop at the criterion, so their margin is only known to be positive.
+
+The posterior of the midpoint is computed on a grid; steepness, lapse and the relation between shortfall and margin are
+summed out. So is the question whether the shortfall says anything about the midpoint at all: where it contradicts the
+verdicts, what remains is the posterior from the verdicts alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_expit, ndtri
+
+Floats = npt.NDArray[np.float64]
+
+ESTIMATOR_VERSION = 2
+"""Version of the search and of the estimator; the protocol of a document names the one it was made with."""
+
+TYPICAL_SCALE = 0.12
+"""Centre of the prior on the steepness, which is log-normal with a width of a factor e."""
+SCALES: Floats = np.geomspace(0.008, 0.9, 10)
+"""Steepness values over which the posterior is averaged: from a sharp step to a slope of many octaves."""
+SCALE_PRIOR: Floats = np.exp(-0.5 * np.log(SCALES / TYPICAL_SCALE) ** 2)
+LAPSES: Floats = np.array([0.0, 0.05, 0.15, 0.27, 0.4])
+"""Probabilities that training fails at a load that the model could hold."""
+LAPSE_PRIOR: Floats = np.array([0.55, 0.15, 0.1, 0.12, 0.08])
+
+FAR = 0.25
+"""Shortfalls beyond this count as equal: the metric saturates there."""
+SMALLEST_SHORTFALL = 0.002
+"""Smaller shortfalls count as this one: metrics are counts of facts, divided by the load."""
+POWER = 0.75
+"""The margin is proportional to this power of the shortfall: of 0.4 to 1, the likeliest for the published records."""
+MARGINS_AT_TENTH: Floats = np.geomspace(0.04, 1.6, 7)
+"""The margin, in units of the log axis, of a trial whose shortfall is 0.1."""
+MARGIN_PRIOR: Floats = np.exp(-0.5 * (np.log(MARGINS_AT_TENTH / 0.2) / 0.9) ** 2)
+"""Log-normal: median and width are those of the published records."""
+LAPSED_NEAR = 0.5
+"""Share of lapsed trials whose shortfall is below FAR; it is uniform there."""
+LINKED = 0.5
+"""Prior probability that the shortfall says where the midpoint is."""
+
+RATE_SPREADS = (0.03, 0.1, 0.3, 1.0)
+"""Standard deviation of the log capacities of the learning rates that were compared, with its prior."""
+RATE_SPREAD_PRIOR = (0.5, 0.25, 0.15, 0.1)
+OUTLYING_RATE = 0.15
+"""Probability that a learning rate has nothing to do with the others, as one at which nothing trains."""
+
+N_COARSE, N_FINE, N_CENTRES = 141, 49, 101
+
+
+class Status(StrEnum):
+    """Whether the trials give an estimate, or only a limit on one side."""
+
+    ESTIMATED = "estimated"
+    AT_LEAST = "at_least"
+    BELOW = "below"
+
+
+class Limit(StrEnum):
+    """Why a threshold is known on one side only."""
+
+    AXIS = "axis"
+    """The axis ends there: the task has no larger load, or the parameter no smaller value."""
+    SEARCH = "search"
+    """The search stopped there."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One trial as the search sees it: axis value, seed, whether it held, and how near it came if it did not."""
+
+    at: int
+    seed: int
+    held: bool | None
+    """None for a trial that could not be run: it counts towards the budget and is left out of the fit."""
+    shortfall: float | None = None
+    """Share of the criterion by which the metric of a failed trial fell short of it, 0 to 1; None if unknown."""
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The midpoint of the success curve with its interval; an open end is None."""
+
+    estimate: float
+    ci_low: float | None
+    ci_high: float | None
+    confidence: float
+    status: Status
+    steepness: float
+    """Scale of the logistic curve in units of the log axis: the smaller, the sharper."""
+    lapse: float = 0.0
+    """Probability that training fails at a load that the model could hold: the posterior mean."""
+    limited_by: Limit | None = None
+    """Why only one side is known; None for an estimate."""
+    midpoint: float | None = None
+    """Median of the posterior, which may lie beyond the points tried."""
+
+    @property
+    def relative_half_width(self) -> float:
+        """Half of the interval's width as a share of its centre; infinite while an end is open."""
+        if self.ci_low is None or self.ci_high is None:
+            return math.inf
+        return math.sqrt(self.ci_high / self.ci_low) - 1
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What is searched over: loads, where success falls, or values of a minimised parameter, where it rises."""
+
+    low: int
+    high: int
+    rising: bool = False
+    confidence: float = 0.95
+    unit: int = 1
+    """Only its multiples are possible values, as for a total width that is split over four heads."""
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Posterior weights over (log midpoint, scale), and the mean of the lapse."""
+
+    midpoints: Floats
+    joint: Floats
+    lapse: float
+
+    @property
+    def steepness(self) -> float:
+        """Median of the scale."""
+        return math.exp(weighted_quantile(np.log(SCALES), self.joint.sum(axis=0), 0.5))
+
+    def quantile(self, p: float, above: float = -math.inf, below: float = math.inf) -> float:
+        """Quantile of the log midpoint, given that it is in a range; the nearest value where nothing is in it."""
+        weights = self.joint.sum(axis=1)
+        inside = weights * ((self.midpoints >= above) & (self.midpoints <= below))
+        if not inside.any():
+            return float(np.clip(weighted_quantile(self.midpoints, weights, p), above, below))
+        return weighted_quantile(self.midpoints, inside, p)
+
+
+def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson score interval of a proportion; it has positive width even when all trials agree."""
+    if trials == 0:
+        return 0.0, 1.0
+    z = float(ndtri((1 + confidence) / 2))
+    share, spread = successes / trials, z * z / trials
+    centre = (share + spread / 2) / (1 + spread)
+    half = z * math.sqrt(share * (1 - share) / trials + spread / (4 * trials)) / (1 + spread)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def fit_threshold(
+    observations: Sequence[Observation], axis: Axis, others: Sequence[Sequence[Observation]] = ()
+) -> Threshold:
+    """Midpoint of the success curve with its interval.
+
+    `others` are the trials at the learning rates that were compared with this one on the same trials: the best of
+    several equal rates looks better than it is, and the others say by how much. Leave them out if the rate was chosen
+    on other seeds than the observations.
+    """
+    seen = [o for o in observations if o.held is not None]
+    posterior = _posterior(seen, axis.rising)
+    compared = [[o for o in other if o.held is not None] for other in others]
+    rest = [_posterior(other, axis.rising) for other in compared if other]
+    return _threshold(_pooled(posterior, rest) if rest else posterior, seen, axis)
+
+
+def _threshold(posterior: Posterior, seen: Sequence[Observation], axis: Axis) -> Threshold:
+    """The threshold that a posterior gives, with an end open where no trial limits it."""
+    tail = (1 - axis.confidence) / 2
+    low, middle, high = (math.exp(posterior.quantile(p)) for p in (tail, 0.5, 1 - tail))
+    bottom, top = min(o.at for o in seen), max(o.at for o in seen)
+    # Trials that place the threshold above them, and trials that place it below.
+    above = [o.at for o in seen if o.held != axis.rising]
+    below = [o.at for o in seen if o.held == axis.rising]
+    ends = min(max(low, axis.low), axis.high), min(max(high, axis.low), axis.high)
+    # Where the midpoint lies beyond a last point that most trials do not place below it, the nearer end is taken.
+    estimate = ends[0] if middle > top else ends[1] if middle < bottom else middle
+    found = Threshold(
+        min(max(estimate, bottom), top),
+        *ends,
+        axis.confidence,
+        Status.ESTIMATED,
+        posterior.steepness,
+        lapse=posterior.lapse,
+        midpoint=middle,
+    )
+    if (not below or middle > top) and above.count(top) > below.count(top):
+        limit = Limit.AXIS if top >= axis.high else Limit.SEARCH
+        # Beyond the last point there are no trials: the lower end is that of the posterior up to it.
+        low = min(math.exp(posterior.quantile(tail, below=math.log(top))), top)
+        return replace(found, estimate=top, ci_low=low, ci_high=None, status=Status.AT_LEAST, limited_by=limit)
+    if (not above or middle < bottom) and below.count(bottom) > above.count(bottom):
+        limit = Limit.AXIS if bottom <= axis.low else Limit.SEARCH
+        high = max(math.exp(posterior.quantile(1 - tail, above=math.log(bottom))), bottom)
+        return replace(found, estimate=bottom, ci_low=None, ci_high=high, status=Status.BELOW, limited_by=limit)
+    return found
+
+
+def weighted_quantile(values: Floats, weights: Floats, p: float) -> float:
+    """Weighted quantile by linear interpolation of the cumulative weight."""
+    cumulative = np.cumsum(weights) - weights / 2
+    return float(np.interp(p, cumulative / weights.sum(), values))
+
+
+# Below, positions on the log axis are called x, and success falls with x: an axis along which it rises is mirrored.
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """Trials as arrays over distinct positions, and those with a near shortfall one by one."""
+
+    x: Floats
+    n_held: Floats
+    n_failed: Floats
+    """All failed trials: near, far and those whose shortfall is unknown."""
+    n_far: Floats
+    x_near: Floats
+    shortfalls: Floats
+
+    @classmethod
+    def of(cls, observations: Sequence[Observation], rising: bool) -> _Trials:
+        sign = -1.0 if rising else 1.0
+        at = sorted({o.at for o in observations}, reverse=rising)
+        failed = [o for o in observations if not o.held]
+        # Sorted, so that sums do not depend on the order in which trials ended.
+        near = sorted((o.at, o.shortfall) for o in failed if o.shortfall is not None and o.shortfall < FAR)
+        far = Counter(o.at for o in failed if o.shortfall is not None and o.shortfall >= FAR)
+        held = Counter(o.at for o in observations if o.held)
+        return cls(
+            x=sign * np.log(at),
+            n_held=np.array([held[each] for each in at], dtype=np.float64),
+            n_failed=np.array([sum(o.at == each for o in failed) for each in at], dtype=np.float64),
+            n_far=np.array([far[each] for each in at], dtype=np.float64),
+            x_near=sign * np.log([at for at, _ in near]),
+            shortfalls=np.array([max(shortfall, SMALLEST_SHORTFALL) for _, shortfall in near]),
+        )
+
+
+def _posterior(observations: Sequence[Observation], rising: bool) -> Posterior:
+    """Posterior of the midpoint: the verdicts say in which range it is, then all trials are weighed there."""
+    trials = _Trials.of(observations, rising)
+    coarse = np.linspace(trials.x[0] - 1.0, trials.x[-1] + 1.0, N_COARSE)
+    rough = _sum_out(_log_verdicts(trials, coarse, LAPSES[::2]), LAPSE_PRIOR[::2]).sum(axis=(1, 2))
+    likely = coarse[rough > 1e-6 * rough.max()]
+    step = coarse[1] - coarse[0]
+    x = np.linspace(likely[0] - step, likely[-1] + step, N_FINE)
+    joint = _sum_out(_log_verdicts(trials, x, LAPSES) + _log_shortfalls(trials, x), LAPSE_PRIOR)
+    lapse = float(joint.sum(axis=(0, 1)) @ LAPSES / joint.sum())
+    weights = joint.sum(axis=2) / joint.sum()
+    return Posterior(-x[::-1], weights[::-1], lapse) if rising else Posterior(x, weights, lapse)
+
+
+def _sum_out(log_likelihood: Floats, lapse_prior: Floats) -> Floats:
+    """Unnormalised posterior over (midpoint, scale, lapse)."""
+    weights: Floats = np.exp(log_likelihood - log_likelihood.max()) * SCALE_PRIOR[:, None] * lapse_prior
+    return weights
+
+
+def _log_verdicts(trials: _Trials, midpoints: Floats, lapses: Floats) -> Floats:
+    """Log likelihood of what held and what failed, over (midpoint, scale, lapse)."""
+    z = (midpoints[:, None, None] - trials.x) / SCALES[:, None]  # (midpoints, scales, positions)
+    log_held = (log_expit(z) @ trials.n_held)[..., None] + trials.n_held.sum() * np.log1p(-lapses)
+    is_failed = trials.n_failed > 0
+    log_failed = _log_with_lapses(log_expit(-z[..., is_failed]), trials.n_failed[is_failed], lapses)
+    result: Floats = log_held + log_failed
+    return result
+
+
+def _log_with_lapses(log_p: Floats, counts: Floats, lapses: Floats, lapsed_p: float = 1.0) -> Floats:
+    """Log likelihood of events that have probability p in a trial that trains, and `lapsed_p` in one that lapsed."""
+    p = np.exp(log_p)
+    by_lapse = [
+        (np.log((1 - lapse) * p + lapse * lapsed_p) if lapse else log_p) @ counts for lapse in lapses
+    ]  # each (midpoints, scales)
+    return np.stack(by_lapse, axis=-1)
+
+
+def _log_shortfalls(trials: _Trials, midpoints: Floats) -> Floats | float:
+    """Log likelihood of the shortfalls of the trials that failed, over (midpoint, scale, lapse).
+
+    It is the mean over two cases: the shortfall measures the distance to the midpoint, or to a point of its own.
+    """
+    # Far misses count even without near ones: otherwise only small shortfalls, which raise the midpoint, would.
+    if len(trials.shortfalls) == 0 and not trials.n_far.any():
+        return 0.0
+    linked = _log_linked(trials, midpoints)  # (margins, midpoints, scales, lapses)
+    top = linked.max()
+    by_midpoint = np.tensordot(MARGIN_PRIOR / MARGIN_PRIOR.sum(), np.exp(linked - top), axes=1)
+    prior = SCALE_PRIOR[:, None] * LAPSE_PRIOR / SCALE_PRIOR.sum()
+    unlinked = (by_midpoint * prior).sum() / len(midpoints)
+    result: Floats = np.log(LINKED * by_midpoint + (1 - LINKED) * unlinked) + top
+    return result
+
+
+def _log_linked(trials: _Trials, midpoints: Floats) -> Floats:
+    """Log likelihood of the shortfalls, given that these trials failed, over (margin, midpoint, scale, lapse)."""
+    by_margin = [_log_near(trials, midpoints, m) + _log_far(trials, midpoints, m) for m in MARGINS_AT_TENTH]
+    known = trials.n_far.copy()
+    np.add.at(known, np.searchsorted(trials.x, trials.x_near), 1)
+    z = (trials.x[known > 0] - midpoints[:, None, None]) / SCALES[:, None]
+    return np.stack(by_margin) - _log_with_lapses(log_expit(z), known[known > 0], LAPSES)
+
+
+def _log_near(trials: _Trials, midpoints: Floats, margin: float) -> Floats:
+    """Log density of the near shortfalls, over (midpoint, scale, lapse)."""
+    missed = margin * (trials.shortfalls / 0.1) ** POWER  # by how much the load was too large
+    per_shortfall = POWER * missed / trials.shortfalls
+    distance = np.abs(midpoints[:, None, None] - (trials.x_near - missed)) / SCALES[:, None]
+    tail = np.exp(-distance)  # (midpoints, scales, trials)
+    # Logistic density tail / (1 + tail)²; in logs, where nothing lapses, because it may be smaller than any float.
+    log_density = -distance.sum(axis=-1) - 2 * _log_product(1 + tail)
+    log_density += np.log(per_shortfall).sum() - len(missed) * np.log(SCALES)
+    density = tail / (1 + tail) ** 2 * per_shortfall / SCALES[:, None]
+    by_lapse = [
+        _log_product((1 - lapse) * density + lapse * LAPSED_NEAR / FAR) if lapse else log_density for lapse in LAPSES
+    ]
+    return np.stack(by_lapse, axis=-1)
+
+
+def _log_product(factors: Floats) -> Floats:
+    """Sum of logarithms along the last axis, with few logarithms: of products that a float can hold."""
+    blocks = range(0, max(1, factors.shape[-1]), 24)
+    total: Floats = np.sum([np.log(factors[..., i : i + 24].prod(axis=-1)) for i in blocks], axis=0)
+    return total
+
+
+def _log_far(trials: _Trials, midpoints: Floats, margin: float) -> Floats | float:
+    """Log probability that the far shortfalls are beyond FAR, over (midpoint, scale, lapse)."""
+    is_far = trials.n_far > 0
+    if not is_far.any():
+        return 0.0
+    missed = margin * (FAR / 0.1) ** POWER
+    z = (trials.x[is_far] - missed - midpoints[:, None, None]) / SCALES[:, None]
+    return _log_with_lapses(log_expit(z), trials.n_far[is_far], LAPSES, 1 - LAPSED_NEAR)
+
+
+def _pooled(leader: Posterior, others: Sequence[Posterior]) -> Posterior:
+    """The posterior of the leading rate if the capacities of all rates scatter about a common centre.
+
+    The scatter is unknown and summed out: rates that agree are taken as one, rates that differ say nothing. All rates
+    have the same steepness.
+    """
+    ends = [p.midpoints[i] for p in (leader, *others) for i in (0, -1)]
+    centres = np.linspace(min(ends), max(ends), N_CENTRES)
+    outlying = OUTLYING_RATE / (max(ends) - min(ends))
+    factor = np.zeros_like(leader.joint)
+    for spread, prior in zip(RATE_SPREADS, RATE_SPREAD_PRIOR, strict=True):
+        at_centre = np.ones((N_CENTRES, len(SCALES)))
+        for other in others:
+            likelihood = other.joint / SCALE_PRIOR  # (midpoints, scales)
+            near = _normal(centres, other.midpoints, spread) @ likelihood
+            at_centre *= (1 - OUTLYING_RATE) * near + outlying * likelihood.sum(axis=0)
+        near = _normal(leader.midpoints, centres, spread) @ at_centre
+        factor += prior * ((1 - OUTLYING_RATE) * near + outlying * at_centre.sum(axis=0))
+    return replace(leader, joint=leader.joint * factor)
+
+
+def _normal(values: Floats, means: Floats, deviation: float) -> Floats:
+    """Normal densities, over (values, means)."""
+    z = (values[:, None] - means) / deviation
+    density: Floats = np.exp(-0.5 * z * z) / (deviation * math.sqrt(2 * math.pi))
+    return density
