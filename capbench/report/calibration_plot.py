@@ -44,7 +44,8 @@ def _panel(systems: Sequence[System]) -> alt.LayerChart:
         subtitle=f"{'exact' if first.is_exact else 'law'}: {number(first.expected)} {plain(fact)}s",
     )
     x = alt.X("at:Q", title=plain(f"{fact}s"), scale=alt.Scale(domain=list(_domain(first)), nice=False))
-    share = alt.Y("share:Q", title="share of trials that hold", scale=alt.Scale(domain=[0, 1]))
+    title_y = "share of trials that hold"
+    share = alt.Y("share:Q", title=title_y, scale=alt.Scale(domain=[0, 1]))
     colour = alt.Color("weights:N", title=None, scale=alt.Scale(domain=list(COLOURS), range=list(COLOURS.values())))
     points = alt.Chart(alt.InlineData(values=_points(systems)))
     layers = [
@@ -52,7 +53,7 @@ def _panel(systems: Sequence[System]) -> alt.LayerChart:
         .mark_rule(color="#888888", strokeDash=[4, 4])
         .encode(x=x),
         alt.Chart(alt.InlineData(values=_curve(first))).mark_line(color="#888888").encode(x=x, y=share),
-        points.mark_rule(opacity=0.6).encode(x=x, y=alt.Y("low:Q", title=share.title), y2="high:Q", color=colour),
+        points.mark_rule(opacity=0.6).encode(x=x, y=alt.Y("low:Q", title=title_y), y2="high:Q", color=colour),
         points.mark_point(filled=True, size=40, opacity=1).encode(
             x=x, y=share, color=colour, tooltip=["system:N", "at:Q", "held:Q", "trials:Q"]
         ),

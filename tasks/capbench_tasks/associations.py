@@ -24,7 +24,7 @@ class Associations(Task):
     name: ClassVar[str] = "associations"
     fact: ClassVar[str] = "pair"
     criterion: ClassVar[Criterion] = Criterion("accuracy", 1.0)
-    recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.1, 0.3, 1.0), steps=1000)
+    recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.3, 1.0, 3.0), steps=1000)
     presets: ClassVar = {"smoke": {"n_pairs": 48, "d_item": 8}}
 
     d_item: int = Field(16, ge=1, le=4096, description="d: width of a key and of a value")

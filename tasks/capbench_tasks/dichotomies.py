@@ -26,7 +26,7 @@ class Dichotomies(Task):
     name: ClassVar[str] = "dichotomies"
     fact: ClassVar[str] = "point"
     criterion: ClassVar[Criterion] = Criterion("accuracy", 1.0)
-    recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.3, 1.0, 3.0), steps=2000)
+    recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.1, 0.3, 1.0), steps=2000)
     presets: ClassVar = {"smoke": {"d_input": 8, "n_points": 128}}
 
     d_input: int = Field(16, ge=1, le=4096, description="d: coordinates of a point")

@@ -37,7 +37,7 @@ def _dimensions(task: Task, architecture: Architecture, points: str) -> int:
 
 
 def _cells(label: str, d: int, points: str) -> tuple[CalibrationCell, ...]:
-    settings = (f"task.d_input={d}", f"task.points={points}")
+    settings = (f"task.d_input={d}", f"task.points={points}", f"task.n_points={8 * d}")
     return tuple(
         CalibrationCell(f"{label}={d}, {way}", Dichotomies.name, "perceptron", solver, settings)
         for solver, way in WAYS.items()
@@ -81,7 +81,7 @@ class TableRows(ExactBound):
     citation: ClassVar[str] = f"counting of collisions, derived for capbench; cf. {COVER}, for general position"
     pedigree: ClassVar[Pedigree] = Pedigree.DERIVED
     calibration: ClassVar[tuple[CalibrationCell, ...]] = tuple(
-        cell for d in (32, 64) for cell in _cells("table rows", d, "one_hot")
+        cell for d in (100, 200) for cell in _cells("table rows", d, "one_hot")
     )
 
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
