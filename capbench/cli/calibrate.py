@@ -20,7 +20,7 @@ COMPUTED = ("device", "executor", "address", "gpus", "trial_timeout", "compile_m
     "--ci-width",
     type=click.FloatRange(0.001, 10),
     metavar="SHARE",
-    help="Stop training when the 95 % interval is within ± this share. Default: 0.02.",
+    help="Stop when the 95 % interval is within ± this share. Default: 0.02.",
 )
 @click.option(
     "--budget", type=click.IntRange(min=1), metavar="N", help="Most trials of each system's search. Default: 600."

@@ -22,6 +22,9 @@ it searches for the load at which half of the trials hold, without being told th
 READING = """A system solved *exactly* has no optimisation gap: its weights are the best there are, so the known
 capacity must lie within the interval, but for one interval in twenty. A *trained* system may hold less, and by how much
 less is the optimisation gap of training.
+
+The curve of a look-up table is a step. The loads tried are 4 % apart, so a step is located to about 2 % only: a table
+whose size is itself a load that is tried, a power of two, would be measured that much too large.
 """
 LAWS = """## Laws
 

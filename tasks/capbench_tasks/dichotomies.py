@@ -25,6 +25,7 @@ class Dichotomies(Task):
 
     name: ClassVar[str] = "dichotomies"
     fact: ClassVar[str] = "point"
+    scoring_fields: ClassVar[frozenset[str]] = frozenset({"n_points"})
     criterion: ClassVar[Criterion] = Criterion("accuracy", 1.0)
     recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.1, 0.3, 1.0), steps=2000)
     presets: ClassVar = {"smoke": {"d_input": 8, "n_points": 128}}
