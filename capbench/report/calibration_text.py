@@ -24,7 +24,8 @@ capacity must lie within the interval, but for one interval in twenty. A *traine
 less is the optimisation gap of training.
 
 The curve of a look-up table is a step. The loads tried are 4 % apart, so a step is located to about 2 % only: a table
-whose size is itself a load that is tried, a power of two, would be measured that much too large.
+whose size is itself a load that is tried, such as a power of two, is measured that much too large. Nor does the fitted
+curve, a logistic one, follow the tail of lucky agreements beyond the step of a small table.
 """
 LAWS = """## Laws
 

@@ -31,11 +31,11 @@ class Small(Separable):
     )
 
 class Table(TableRows):
-    """A table of 64 rows."""
+    """A table of 200 rows."""
     name: ClassVar[str] = "mine.table"
     calibration: ClassVar = (
         CalibrationCell(
-            "table, exact", "dichotomies", "perceptron", "exact", ("task.d_input=64", "task.points=one_hot")
+            "table, exact", "dichotomies", "perceptron", "exact", ("task.d_input=200", "task.points=one_hot")
         ),
     )
 
@@ -74,7 +74,7 @@ def test_the_exact_cases_are_within_their_intervals(capbench, plugin) -> None:
     assert all(list(row) == ["name", "exact", "measured", "ci_low", "ci_high"] for row in rows)
     by_name = {row["name"]: row for row in rows}
     assert by_name["small, exact"]["exact"] == 12
-    assert by_name["table, exact"]["exact"] == 65
+    assert by_name["table, exact"]["exact"] == 201
     for name in ("small, exact", "table, exact"):
         row = by_name[name]
         assert row["ci_low"] <= row["exact"] <= row["ci_high"], row
@@ -87,19 +87,19 @@ def test_a_law_stands_in_its_own_table_and_has_no_exact_value(capbench, plugin, 
     done = capbench(*words, "--write-page", str(tmp_path / "docs"), "--plot", str(tmp_path / "curve.html"))
     assert done.code == 0, done.err
     exact, law, verdict = done.out.strip().split("\n\n")
-    assert re.search(r"^table, exact +65 .* yes|no$", exact, re.MULTILINE)
+    assert re.search(r"^table, exact +201 .* yes|no$", exact, re.MULTILINE)
     assert "measured / law" in law
     assert "memory, trained" in law
     assert "systems that are solved exactly" in verdict
     page = (tmp_path / "docs" / "calibration.md").read_text()
-    assert "| table, exact | 65 |" in page
+    assert "| table, exact | 201 |" in page
     assert "`mine.law` [paper]" in page
     assert "(calibration.svg)" in page
     assert (tmp_path / "docs" / "calibration.svg").read_text().startswith("<svg")
     assert "vega" in (tmp_path / "curve.html").read_text()
     sys.modules.pop("mine")
     rows = json.loads(capbench(*words, "--json").out)
-    assert [(row["name"], row["exact"]) for row in rows] == [("table, exact", 65), ("memory, trained", None)]
+    assert [(row["name"], row["exact"]) for row in rows] == [("table, exact", 201), ("memory, trained", None)]
 
 
 def test_a_bound_without_calibration_and_a_cell_that_does_not_exist_are_refused(capbench, plugin) -> None:
@@ -123,6 +123,6 @@ def test_a_measurement_beside_an_exact_bound_has_a_ratio_and_cannot_break_it() -
 def test_exact_bounds_have_a_column_and_a_description_of_their_own(capbench) -> None:
     done = capbench("bounds", "--task", "dichotomies", "--arch", "perceptron")
     assert re.search(r"^bound +quantity +law +exact ", done.out, re.MULTILINE)
-    assert re.search(r"^cover1965.separable +facts +32 ", done.out, re.MULTILINE)
+    assert re.search(r"^cover19201.separable +facts +32 ", done.out, re.MULTILINE)
     assert "table.rows does not apply" in done.out
-    assert "exact (half of the trials hold exactly this much)" in capbench("describe", "cover1965.separable").out
+    assert "exact (half of the trials hold exactly this much)" in capbench("describe", "cover19201.separable").out
