@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from capbench.contract.bound import FACTS as FACTS
     from capbench.contract.bound import Bound as Bound
     from capbench.contract.bound import BoundValue as BoundValue
+    from capbench.contract.bound import CalibrationCell as CalibrationCell
+    from capbench.contract.bound import ExactBound as ExactBound
     from capbench.contract.bound import Kind as Kind
     from capbench.contract.bound import Pedigree as Pedigree
     from capbench.contract.hookspecs import hookimpl as hookimpl
@@ -43,7 +45,7 @@ __version__ = "0.1.0"
 _HOME = {
     "api": ("Run", "load", "run"),
     "contract.architecture": ("Architecture", "Heads"),
-    "contract.bound": ("D_K", "FACTS", "Bound", "BoundValue", "Kind", "Pedigree"),
+    "contract.bound": ("D_K", "FACTS", "Bound", "BoundValue", "CalibrationCell", "ExactBound", "Kind", "Pedigree"),
     "contract.hookspecs": ("hookimpl",),
     "contract.plugin": ("Plugin",),
     "contract.signatures": ("Lookup", "Recall", "Relation", "Signature"),

@@ -22,6 +22,7 @@ BUILT_IN = (
     "sweep",
     "fit",
     "reproduce",
+    "calibrate",
     "results",
     "export",
     "bounds",

@@ -11,7 +11,7 @@ from capbench.conformance.check import Check, DoesNotApply, Violation, unexpecte
 from capbench.conformance.side_effects import refuse_global_changes
 from capbench.conformance.subject import Subject, call_every_method
 from capbench.contract.architecture import Architecture
-from capbench.contract.bound import FACTS, Bound, BoundValue, Kind, Pedigree
+from capbench.contract.bound import FACTS, Bound, BoundValue, ExactBound, Kind, Pedigree
 from capbench.contract.task import Task
 from capbench.errors import BadSetting, NotApplicable
 from capbench.registry.registry import OWN_DISTRIBUTION
@@ -26,6 +26,12 @@ def cited(subject: Subject) -> None:
     if not isinstance(bound.kind, Kind) or not isinstance(bound.pedigree, Pedigree):
         raise Violation(
             "kind: Kind and pedigree: Pedigree", f"{bound.kind!r}, {bound.pedigree!r}", "use Kind.LOWER, Pedigree.PAPER"
+        )
+    if (bound.kind is Kind.EXACT) != isinstance(bound, ExactBound):
+        raise Violation(
+            "Kind.EXACT for an ExactBound and for no other",
+            f"{bound.kind!r}",
+            "derive it from ExactBound and define success, or choose another kind",
         )
     empty = [name for name in ("statement", "formula", "citation") if not getattr(bound, name).strip()]
     if empty:
@@ -111,20 +117,41 @@ def no_global_randomness(subject: Subject) -> None:
 
 
 def no_contradiction(subject: Subject) -> None:
-    """No lower bound on the facts of a pair exceeds an upper bound on them."""
+    """No lower bound on the facts of a pair exceeds an upper bound on them; an exact one is both."""
     bound = subject.configured.plugin
     if bound.kind is Kind.LAW:
         raise DoesNotApply("a law guarantees no number of facts")
     others = [p.cls() for p in subject.registry.bounds.values() if p.provenance.distribution == OWN_DISTRIBUTION]
     for pair in _applicable_pairs(subject):
         values = {b: v for b in [*others, bound] if (v := _facts(b, pair[0].plugin, pair[1].plugin)) is not None}
-        lower = max((v for b, v in values.items() if b.kind is Kind.LOWER), default=0.0)
-        upper = min((v for b, v in values.items() if b.kind is Kind.UPPER), default=math.inf)
+        lower = max((v for b, v in values.items() if b.kind in (Kind.LOWER, Kind.EXACT)), default=0.0)
+        upper = min((v for b, v in values.items() if b.kind in (Kind.UPPER, Kind.EXACT)), default=math.inf)
         if bound in values and lower > upper:
             raise Violation(
                 f"the largest lower bound not above the smallest upper bound ({_label(pair)})",
                 f"{lower:g} > {upper:g}",
                 "one of the theorems is misread: check `kind`, and whether both count capacity the same way",
+            )
+
+
+def half_at_capacity(subject: Subject) -> None:
+    """The success of an exact bound is a probability, never rises with the load, and crosses one half at its value."""
+    bound = subject.configured.plugin
+    if not isinstance(bound, ExactBound):
+        raise DoesNotApply("only exact bounds have a success curve")
+    for pair in _applicable_pairs(subject):
+        task, architecture = pair[0].plugin, pair[1].plugin
+        capacity = bound.evaluate(task, architecture, None).value
+        below, above = (
+            bound.success(task, architecture, load) for load in (max(1, math.floor(capacity)), math.ceil(capacity))
+        )
+        curve = [bound.success(task, architecture, load) for load in _loads(task)]
+        is_curve = all(0 <= p <= 1 for p in curve) and all(b <= a + 1e-9 for a, b in pairwise(curve))
+        if not is_curve or not above - 1e-9 <= 0.5 <= below + 1e-9:
+            raise Violation(
+                f"a success curve that falls through 1/2 at {capacity:g} ({_label(pair)})",
+                f"{', '.join(f'{p:.3g}' for p in curve)}; {below:.3g} and {above:.3g} at the capacity",
+                "evaluate must give the load at which success is 1/2",
             )
 
 
@@ -137,6 +164,7 @@ CHECKS: tuple[Check[Subject], ...] = (
     deterministic,
     no_global_randomness,
     no_contradiction,
+    half_at_capacity,
 )
 
 

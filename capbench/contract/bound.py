@@ -23,6 +23,8 @@ class Kind(StrEnum):
     """Impossible beyond: a measurement above it (below it, for a parameter value such as D_K) is an error."""
     LAW = "law"
     """Order of growth with an unknown constant: fitted, never shown as a share of a bound."""
+    EXACT = "exact"
+    """Known at every load: half of the trials hold at the value. Only an `ExactBound` has this kind."""
 
 
 class Pedigree(StrEnum):
@@ -54,6 +56,19 @@ class BoundValue:
     """Assumptions of the value that the statement does not give."""
 
 
+@dataclass(frozen=True)
+class CalibrationCell:
+    """A run of `capbench calibrate`: a task, an architecture and a solver whose capacity a bound gives."""
+
+    name: str
+    """What the table calls it: "perceptron d=16, trained"."""
+    task: str
+    architecture: str
+    solver: str = "adam"
+    settings: tuple[str, ...] = ()
+    """Fields as --set takes them: "task.d_input=16"."""
+
+
 class Bound(Plugin):
     """A theorem; its fields, if any, are its constants."""
 
@@ -69,7 +84,22 @@ class Bound(Plugin):
 
     None: true for D_K and for the metric of a criterion that must come down, false otherwise.
     """
+    calibration: ClassVar[tuple[CalibrationCell, ...]] = ()
+    """The runs of `capbench calibrate` that are compared with it."""
 
     @abstractmethod
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
         """The bound for this pair, at `load` facts where it depends on them; raises NotApplicable with the reason."""
+
+
+class ExactBound(Bound):
+    """The whole success curve of a pair, which `capbench calibrate` measures the ruler by.
+
+    `evaluate` gives the capacity: the load at which half of the trials hold.
+    """
+
+    kind: ClassVar[Kind] = Kind.EXACT
+
+    @abstractmethod
+    def success(self, task: Task, architecture: Architecture, load: int) -> float:
+        """Probability that the best weights hold `load` random facts; raises NotApplicable as `evaluate` does."""

@@ -163,7 +163,7 @@ class BoundRecord(Record):
     """A bound evaluated for this pair, and the measurement of the same quantity."""
 
     id: str
-    kind: Literal["lower", "upper", "law"]
+    kind: Literal["lower", "upper", "law", "exact"]
     quantity: str
     value: float | None
     lower_is_better: bool | None = Field(

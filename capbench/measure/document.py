@@ -57,7 +57,7 @@ def document(session: Session, constructed: Session | None, wall_seconds: float)
         protocol=session.protocol,
         n_parameters=n_parameters,
         capacity=capacity,
-        readings=read_trials(run.trials, run.protocol),
+        readings=read_trials(session.trials, session.protocol),
         bits=bits,
         bits_per_parameter=bits / n_parameters,
         metrics=summary.metrics,

@@ -48,6 +48,8 @@ def _compare_one(
         return record
     if bound.kind is Kind.LAW:
         return record.model_copy(update={"measured": value, "constant": value / found.value})
+    if bound.kind is Kind.EXACT:  # estimates lie on both sides of it, so that nothing can break it
+        return record.model_copy(update={"measured": value, "ratio": value / found.value})
     is_ceiling = bound.kind is Kind.UPPER and not lower_is_better
     # A ceiling on facts must hold for every single trial, not only for the estimate.
     extreme = measured.get(LARGEST_HELD, value) if found.quantity == FACTS else value
@@ -89,7 +91,10 @@ def refuse_broken(records: Iterable[BoundRecord]) -> None:
 
 
 def bracket(bounds: Iterable[type[Bound]], task: Task, architecture: Architecture) -> tuple[float, float]:
-    """The range in which theory expects the capacity, where a search starts."""
+    """The range in which theory expects the capacity, where a search starts.
+
+    Exact bounds are left out: a calibration that starts at the answer would prove nothing.
+    """
     records = compare(bounds, task, architecture, None, {})
     facts = [r for r in records if r.quantity == FACTS and r.value]
     guaranteed = [r.value for r in facts if r.kind == "lower" and r.value]

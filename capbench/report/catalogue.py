@@ -23,6 +23,7 @@ KIND_MEANINGS = {
     "lower": "weights exist that hold this much",
     "upper": "impossible beyond",
     "law": "order of growth, constant unknown",
+    "exact": "half of the trials hold exactly this much",
 }
 LIMIT_SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 """JSON schema limits of a field as shown to users."""

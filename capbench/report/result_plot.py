@@ -44,7 +44,7 @@ def save_plot(result: Result, fact: str, path: Path) -> None:
     save_chart(success_chart(result, fact), path)
 
 
-def save_chart(chart: alt.LayerChart, path: Path) -> None:
+def save_chart(chart: alt.LayerChart | alt.ConcatChart, path: Path) -> None:
     """Writes a chart in the format that the suffix of the path names."""
     if path.suffix.lower() == ".html":
         path.write_text(chart.to_html(inline=True, json_kwds={"cls": ScriptSafeEncoder}), encoding="utf-8")
@@ -63,7 +63,7 @@ def success_chart(result: Result, fact: str) -> alt.LayerChart:
     )
     y_title = plain(f"share of trials with {result.protocol.criterion}")
     y = alt.Y("share:Q", title=y_title, scale=alt.Scale(domain=[0, 1]))
-    points = alt.Chart(_data(_points(result)))
+    points = alt.Chart(_data(success_points(result)))
     layers: list[alt.Chart] = [*_interval(result)]
     if result.capacity.kind in THRESHOLDS:
         layers.append(alt.Chart(_data(_curve(result))).mark_line(color="#888888").encode(x=x, y=y))
@@ -100,7 +100,7 @@ def _subtitle(result: Result, fact: str) -> str:
     )
 
 
-def _points(result: Result) -> list[dict[str, float]]:
+def success_points(result: Result) -> list[dict[str, float]]:
     """Share of trials that hold at each load or parameter value, with its Wilson interval."""
     rate = result.rates.best if result.rates else None
     by_point = defaultdict(list)
@@ -130,7 +130,7 @@ def _curve(result: Result) -> list[dict[str, float]]:
     """The fitted logistic curve over the range of the trials."""
     axis = axis_of(result.protocol)
     found = find_threshold(result.trials, result.protocol)
-    tried = [row["at"] for row in _points(result)]
+    tried = [row["at"] for row in success_points(result)]
     at = np.geomspace(min(tried), max(tried), 120)
     z = np.log(at / found.estimate) / found.steepness * (1 if axis.rising else -1)
     shares = (1 - found.lapse) / (1 + np.exp(-z.clip(-60, 60)))

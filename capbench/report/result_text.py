@@ -181,6 +181,7 @@ def bound_rows(bounds: list[BoundRecord]) -> list[tuple[str, ...]]:
             number(b.value) if b.kind == "lower" else "",
             f"{'≥ ' if b.is_floor else ''}{number(b.value)}" if b.kind == "upper" else "",
             number(b.value) if b.kind == "law" else "",
+            number(b.value) if b.kind == "exact" else "",
             number(b.measured),
             f"constant {number(b.constant)}" if b.kind == "law" else number(b.ratio),
             f"[{b.pedigree}]",
@@ -188,7 +189,18 @@ def bound_rows(bounds: list[BoundRecord]) -> list[tuple[str, ...]]:
         )
         for b in bounds
     ]
-    headers = ("bound", "quantity", "guaranteed", "impossible beyond", "law", "measured", "ratio", "pedigree", "note")
+    headers = (
+        "bound",
+        "quantity",
+        "guaranteed",
+        "impossible beyond",
+        "law",
+        "exact",
+        "measured",
+        "ratio",
+        "pedigree",
+        "note",
+    )
     used = [i for i, _ in enumerate(headers) if i < 2 or any(row[i] not in ("", "–") for row in rows)]
     return [tuple(row[i] for i in used) for row in (headers, *rows)]
 

@@ -48,7 +48,7 @@ def kind_text(bound: BoundRecord) -> str:
     """What a bound states; where less is better, as for D_K, the impossible side is below."""
     if bound.kind == "upper":
         return "impossible below" if bound.is_floor else "impossible beyond"
-    return {"lower": "guaranteed", "law": "law"}[bound.kind]
+    return {"lower": "guaranteed", "law": "law", "exact": "exact"}[bound.kind]
 
 
 def ratios_text(result: Result) -> str:
