@@ -57,6 +57,8 @@ def _click_option(name: str, field: FieldInfo, required: bool) -> click.Option:
     settings: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "required": required}
     if option.completes:
         settings["shell_complete"] = getattr(completion, option.completes)
+    if option.bare:
+        settings.update(is_flag=False, flag_value=option.bare)
     if field.annotation is bool:
         settings["is_flag"] = True
     elif isinstance(field.default, tuple):
@@ -68,6 +70,8 @@ def _click_option(name: str, field: FieldInfo, required: bool) -> click.Option:
 
 def _click_type(field: FieldInfo) -> click.ParamType[Any] | type:
     """The type that click checks: choices, numbers within their limits, or text."""
+    if option_of(field).bare:
+        return str
     annotation, limits = _without_none(field.annotation), list(field.metadata)
     if get_origin(annotation) is Literal:
         return click.Choice(get_args(annotation))

@@ -99,6 +99,7 @@ class Trial(Record):
     data: dict[str, float] = Field({}, description="measurements of the generated data")
     budget: int | None = Field(None, description="value of the minimised parameter")
     compiled: bool = Field(False, description="whether its training step was compiled")
+    limit: Positive | None = Field(None, description="most steps of a trial of the selection")
     error: str | None = None
 
     @property
@@ -110,6 +111,15 @@ class Trial(Record):
     def reason(self) -> str:
         """The last line of the error."""
         return ((self.error or "").strip() or "no message").splitlines()[-1]
+
+
+class CapacityAtSteps(Record):
+    """The capacity at a number of steps, from the trials of the selection."""
+
+    steps: Positive
+    estimate: float
+    ci_low: float | None
+    ci_high: float | None
 
 
 class Capacity(Record):
@@ -125,6 +135,11 @@ class Capacity(Record):
     limited_by: Literal["axis", "search"] | None = Field(
         None, description="why only one side is known: the axis ends there, or the search stopped there"
     )
+    settled: bool | None = Field(
+        None, description="whether doubling the steps raised it by less than the share asked for; null if not asked"
+    )
+    drift: float | None = Field(None, description="share by which the last doubling of the steps raised it")
+    by_steps: tuple[CapacityAtSteps, ...] = Field((), description="the capacity at each number of steps tried")
     d_qk_total: float | None = Field(None, description="D_K at the estimate, where the architecture has heads")
     d_qk_total_low: float | None = None
     d_qk_total_high: float | None = None
@@ -149,6 +164,16 @@ class RateWindow(Record):
     tried: tuple[float, ...]
     working: tuple[float, ...] = Field(description="rates that met the criterion at least half as often as the best")
     pruned: tuple[float, ...] = Field((), description="rates dropped during the search because others held more")
+
+
+class Selection(Record):
+    """The trials by which learning rate and steps were chosen, on seeds that the measurement does not use."""
+
+    version: Positive = Field(description="of the protocol by which they were chosen")
+    share: float = Field(gt=0, le=1, description="settled: a doubling of the steps raises the capacity by less")
+    first_seed: Count
+    rates: RateWindow | None = Field(description="the learning rates that work at the last number of steps")
+    trials: tuple[Trial, ...]
 
 
 class Constructed(Record):
@@ -295,5 +320,6 @@ class Result(Record):
     constructed: Constructed | None = Field(None, description="what explicit weights reach on the same pair")
     bounds: tuple[BoundRecord, ...]
     trials: tuple[Trial, ...]
+    selection: Selection | None = None
     environment: Environment
     timing: Timing

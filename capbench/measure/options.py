@@ -36,6 +36,8 @@ class Option:
     """In `capbench.run`; the field's name by default."""
     completes: Literal["", "tasks", "archs", "solvers"] = ""
     """Which plugin names the shell completes."""
+    bare: str = ""
+    """The value on the command line where the option stands without one; empty: it needs a value."""
     is_in_command: bool = True
     """Whether the command in a result document repeats it."""
 
@@ -45,8 +47,20 @@ def _as_int(value: object) -> object:
     return operator.index(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
 
 
+def _as_share(value: object) -> object:
+    """A share from text such as 0.05 or 5%."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        return value
+
+
 Whole = Annotated[int, BeforeValidator(_as_int), Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
 CiWidth = Annotated[float, Field(ge=0.001, le=10)]
 WHOLE = "a whole number from 1"
 
@@ -108,6 +122,18 @@ class MeasureOptions(BaseModel):
         str,
         Option("Training protocol: capbench, dana2025 or mahdavi2024.", "a protocol's name", metavar="NAME"),
     ] = "capbench"
+    settle: Annotated[
+        Share | None,
+        BeforeValidator(_as_share),
+        Option(
+            "First extend the learning rates and double the steps, on seeds of their own, until a doubling raises the "
+            "capacity by less than this share; 5% if none is given.",
+            "a share above 0 such as 0.05 or 5%",
+            metavar="[SHARE]",
+            bare="5%",
+            is_in_command=False,
+        ),
+    ] = None
     seeds: Annotated[Whole | None, Option("Most seeds at any one load.", WHOLE, metavar="N")] = None
     budget: Annotated[Whole | None, Option("Most trials of a search. Default: the preset's.", WHOLE, metavar="N")] = (
         None

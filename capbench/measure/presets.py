@@ -25,6 +25,12 @@ class Preset:
     """Trials per later round."""
     budget: int
     """Most trials of a search."""
+    doublings: int = 4
+    """How often --settle may double the steps."""
+
+    def most_steps(self, steps: int) -> int:
+        """The most steps that --settle may come to."""
+        return int(steps * 2**self.doublings)
 
 
 PRESETS = {

@@ -110,6 +110,8 @@ def _protocol(request: Request, module: nn.Module) -> Protocol:
     mode, limits, at = _mode(request)
     if options.analyse:
         _check_analysis(task, request.architecture.plugin, module)
+    if options.settle and (mode != "capacity" or not isinstance(request.solver.plugin, GradientSolver)):
+        raise BadSetting("--settle is for a capacity that is searched for by training; leave it out")
     if isinstance(request.solver.plugin, GradientSolver):
         _check_start(request.solver.plugin, task, request.architecture.plugin, module)
     return Protocol(

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from capbench.contract.solver import ConstructiveSolver
-from capbench.documents.result import Result
+from capbench.documents.result import Result, Selection
 from capbench.engine.devices import check_precision
 from capbench.engine.step import keep_programs
 from capbench.errors import CannotConstruct, RunFailed, RunInterrupted
@@ -20,12 +20,15 @@ from capbench.measure.presets import CONSTRUCTION
 from capbench.measure.request import Request
 from capbench.measure.search import SearchPlan, next_trials
 from capbench.measure.session import RunListener, Session
+from capbench.measure.settle import RATE_STEP, SELECTION_SEED, SELECTION_WIDTH, settle, with_selection
 from capbench.measure.summary import axis_of, leading_rate, observations_by_rate
 from capbench.measure.theory import bracket, refuse_broken
 from capbench.registry.registry import Registry
 from capbench.registry.settings import configure
 from capbench.store.store import Store
 
+MAX_EXTENSIONS = 8
+"""Factors of two by which --settle extends the learning rates at most."""
 MAX_WORKERS = 8
 """Workers of a single run at most: a round of a search has about 32 trials, and fewer than four per worker are slow."""
 
@@ -69,12 +72,14 @@ def execute_jointly(
         opened.prepare(first.plugins)
         session = Session(first, registry, store, listener, opened, pending)
         try:
+            if first.options.settle:
+                return [_finish(*_settle(session), started)]
             _measure(session, [request.protocol.at for request in requests])
-            elapsed = time.perf_counter() - started
             if len(requests) == 1:
-                return [_finish(session, elapsed)]
+                return [_finish(session, None, started)]
+            elapsed = time.perf_counter() - started
             parts = [session.part(request) for request in requests]
-            return [_finish(part, share * elapsed) for part, share in parts]
+            return [_finish(part, None, time.perf_counter() - share * elapsed) for part, share in parts]
         except KeyboardInterrupt:
             if pending.is_repeated:
                 opened.kill()
@@ -90,15 +95,33 @@ def _open_backend(request: Request, store: Store) -> Backend:
     return open_pool_backend(request.options.target, MAX_WORKERS, request.plugins, store.closed())
 
 
-def _finish(session: Session, elapsed: float) -> Result | RunFailed:
-    """The result document of a session that took so long, stored; or why there is none."""
-    started = time.perf_counter() - elapsed
+def _settle(session: Session) -> tuple[Session, Selection]:
+    """Chooses learning rate and steps, and measures with them; returns the session of the measurement."""
+
+    def open_session(request: Request) -> Session:
+        return replace(session, request=request, first_seed=SELECTION_SEED, trials=[], trained=set(), cost=session.cost)
+
+    settled = settle(session.request, open_session, _search_extending)
+    measured = replace(session, request=settled.request, trials=[], trained=set(), cost=session.cost)
+    _measure(measured)
+    return measured, settled.selection
+
+
+def _search_extending(session: Session, around: tuple[float, float] | None) -> None:
+    """A coarse search that extends the learning rates until the best one is not at an end of those tried."""
+    plan = _plan(session)
+    plan = replace(plan, ci_width=max(plan.ci_width, SELECTION_WIDTH), bracket=around or plan.bracket)
+    _search(session, replace(plan, first_points=4) if around else plan, extends=True)
+
+
+def _finish(session: Session, selection: Selection | None, started: float) -> Result | RunFailed:
+    """The result document of a session that started at a time, stored; or why there is none."""
     if len(session.failed()) == len(session.trials):
         return RunFailed(f"all {len(session.trials)} trials failed; the first: {session.trials[0].reason}")
     constructed = construction(session)
     if constructed is not None:
         _measure(constructed)
-    result = document(session, constructed, time.perf_counter() - started)
+    result = with_selection(document(session, constructed, time.perf_counter() - started), selection)
     session.store.add_run(result)
     try:
         refuse_broken(result.bounds)
@@ -121,7 +144,7 @@ def construction(session: Session) -> Session | None:
     """A session for the same pair by explicit weights, where a trained capacity is asked for and a solver has them."""
     if session.protocol.mode != "capacity" or isinstance(session.request.solver.plugin, ConstructiveSolver):
         return None
-    options = session.request.options.replaced(rates=(), seeds=None, budget=None)
+    options = session.request.options.replaced(rates=(), seeds=None, budget=None, settle=None)
     for provided in session.registry.solvers.values():
         if not issubclass(provided.cls, ConstructiveSolver):
             continue
@@ -156,16 +179,33 @@ def _plan(session: Session) -> SearchPlan:
     )
 
 
-def _search(session: Session, plan: SearchPlan) -> None:
+def _search(session: Session, plan: SearchPlan, extends: bool = False) -> None:
     """Rounds of trials until the interval is narrow enough; after each, the worse half of the rates is dropped."""
     rates: list[float | None] = [*session.protocol.learning_rates] or [None]
+    asked: list[tuple[int, int]] = []
     while True:
         seen, others = observations_by_rate(session.trials, session.protocol)
         wanted = next_trials(seen, plan, others)
         if not wanted:
             return
         session.measure(wanted, rates)
+        asked += wanted
+        if extends:
+            rates = _extended(session, rates, asked)
         rates = _better_half(session, rates)
+
+
+def _extended(session: Session, rates: list[float | None], asked: list[tuple[int, int]]) -> list[float | None]:
+    """The rates and, while the best one is at an end of all that were tried, the next one beyond it."""
+    for _ in range(MAX_EXTENSIONS):
+        best = leading_rate(session.trials, session.protocol)
+        tried = sorted({trial.learning_rate for trial in session.trials if trial.learning_rate is not None})
+        if best is None or tried[0] < best < tried[-1]:
+            break
+        beyond = best * RATE_STEP if best == tried[-1] else best / RATE_STEP
+        session.measure(asked, [beyond])
+        rates = [*rates, beyond]
+    return rates
 
 
 def _better_half(session: Session, rates: list[float | None]) -> list[float | None]:

@@ -83,6 +83,7 @@ class Session:
     listener: RunListener
     backend: Backend
     interrupt: Interrupt = field(default_factory=Interrupt)
+    first_seed: int = 0
     trials: list[Trial] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
     trained: set[str] = field(default_factory=set)
@@ -233,7 +234,9 @@ class Session:
     def _wanted_at(self, at: int, seeds: list[int], rates: Sequence[float | None]) -> WantedTrials:
         load = self.protocol.at if self.protocol.parameter else at
         assert load is not None
-        return WantedTrials(at, self.setup(at), [TrialSpec(load, seed, rate) for seed in seeds for rate in rates])
+        return WantedTrials(
+            at, self.setup(at), [TrialSpec(load, self.first_seed + seed, rate) for seed in seeds for rate in rates]
+        )
 
     def _groups(self, wanted: list[WantedTrials], stored: Mapping[str, Trial]) -> list[TrialGroup]:
         """Trial groups of what is not stored: trials of one setup share groups, as many as can run right now."""

@@ -40,7 +40,7 @@ def summarise(trials: Sequence[Trial], protocol: Protocol) -> Summary:
     near = [t for t in at_rate if t.at == nearest]
     metrics, data = _means([t.metrics for t in near]), _means([t.data for t in near])
     held = [t.load for t in trials if t.status is TrialStatus.HELD]
-    return Summary(capacity, _rates(trials, rate, protocol), metrics, data, max(held, default=None))
+    return Summary(capacity, rate_window(trials, rate, protocol), metrics, data, max(held, default=None))
 
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -54,7 +54,7 @@ def leading_rate(trials: Sequence[Trial], protocol: Protocol) -> float | None:
 
     Only rates that the search has not dropped are compared: they have the same trials.
     """
-    rates = [r for r in protocol.learning_rates if any(t.learning_rate == r for t in trials)]
+    rates = sorted({t.learning_rate for t in trials if t.learning_rate is not None})
     if not rates:
         return None
     counts = {r: sum(t.learning_rate == r for t in trials) for r in rates}
@@ -193,11 +193,11 @@ def _merit(trials: Sequence[Trial], rate: float, protocol: Protocol) -> tuple[fl
     return held, fmean(scores) if scores else -math.inf, -fmean(t.steps for t in own)
 
 
-def _rates(trials: Sequence[Trial], best: float | None, protocol: Protocol) -> RateWindow | None:
+def rate_window(trials: Sequence[Trial], best: float | None, protocol: Protocol) -> RateWindow | None:
     """The rates that work, judged on the points and seeds that all rates have in common."""
     if best is None:
         return None
-    tried = tuple(r for r in protocol.learning_rates if any(t.learning_rate == r for t in trials))
+    tried = tuple(sorted({t.learning_rate for t in trials if t.learning_rate is not None}))
     points_by_rate = {r: {(t.at, t.seed) for t in trials if t.learning_rate == r} for r in tried}
     common = set.intersection(*points_by_rate.values())
     shared = [t for t in trials if (t.at, t.seed) in common]

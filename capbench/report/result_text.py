@@ -66,9 +66,19 @@ def answer_rows(result: Result, fact: str) -> list[tuple[str, str]]:
     if capacity.kind == "least_budget" and capacity.d_qk_total is not None:
         ends = f"{number(capacity.d_qk_total_low)} to {number(capacity.d_qk_total_high)}"
         rows.insert(2, ("D_K*", f"{number(capacity.d_qk_total)} ({ends})"))
+    if capacity.settled is not None:
+        rows.insert(2, ("settled", _settled(result)))
     if rates is not None:
-        rows.append(("learning rate", _learning_rates(rates)))
+        rows.append(("learning rate", _learning_rates((result.selection and result.selection.rates) or rates)))
     return rows
+
+
+def _settled(result: Result) -> str:
+    """Whether more steps would raise the capacity, and at how many it was measured."""
+    capacity, steps = result.capacity, result.protocol.steps
+    shares = " → ".join(f"{number(each.estimate)} at {each.steps:,}" for each in capacity.by_steps)
+    drift = "" if capacity.drift is None else f": the last doubling of the steps changed it by {capacity.drift:+.1%}"
+    return f"{'yes' if capacity.settled else 'no'}{drift}; measured at {steps:,} steps (on other seeds: {shares})"
 
 
 def _capacity_label(result: Result) -> str:

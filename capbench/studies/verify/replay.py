@@ -15,6 +15,7 @@ from capbench.errors import CannotRepeat
 from capbench.measure.request import Request
 from capbench.measure.run import execute
 from capbench.measure.session import NullListener, Session
+from capbench.measure.settle import settled_capacity, with_selection
 from capbench.measure.summary import summarise
 from capbench.registry.registry import Registry
 from capbench.store.store import Store
@@ -59,11 +60,17 @@ def check_summaries(result: Result) -> list[str]:
     if unknown_rates:
         return unknown_rates
     summary = summarise(result.trials, result.protocol)
+    capacity = summary.capacity
+    if result.selection is not None:
+        capacity = settled_capacity(capacity, result.selection, result.protocol)
     bits = summary.metrics.get(BITS, 0.0)
     pairs: list[tuple[str, JsonValue, JsonValue]] = [
-        (f"capacity.{name}", getattr(result.capacity, name), getattr(summary.capacity, name))
-        for name in ("kind", "estimate", "ci_low", "ci_high", "confidence", "status", "parameter", "limited_by")
-    ]
+        (f"capacity.{name}", _plain(getattr(result.capacity, name)), _plain(getattr(capacity, name)))
+        for name in (
+            "kind", "estimate", "ci_low", "ci_high", "confidence", "status", "parameter", "limited_by",
+            "settled", "drift", "by_steps",
+        )
+    ]  # fmt: skip
     pairs += [("metrics", dict(result.metrics), dict(summary.metrics)), ("data", dict(result.data), dict(summary.data))]
     pairs += [
         ("bits", result.bits, bits),
@@ -110,7 +117,7 @@ def replay(result: Result, request: Request, registry: Registry, folder: Path) -
     try:
         for trial in (*result.trials, *(result.constructed.trials if result.constructed else ())):
             store.add_trials([trial], result.task.name, result.architecture.name)
-        derived = execute(request, registry, store, NullListener())
+        derived = with_selection(execute(request, registry, store, NullListener()), result.selection)
     finally:
         store.close()
     findings = [
