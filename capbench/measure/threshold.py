@@ -18,9 +18,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from scipy.interpolate import PchipInterpolator
 from scipy.special import log_expit, ndtri
 
 Floats = npt.NDArray[np.float64]
@@ -143,11 +145,19 @@ class Posterior:
 
     def quantile(self, p: float, above: float = -math.inf, below: float = math.inf) -> float:
         """Quantile of the log midpoint, given that it is in a range; the nearest value where nothing is in it."""
-        weights = self.joint.sum(axis=1)
-        inside = weights * ((self.midpoints >= above) & (self.midpoints <= below))
+        midpoints, weights = self._interpolated
+        inside = weights * ((midpoints >= above) & (midpoints <= below))
         if not inside.any():
-            return float(np.clip(weighted_quantile(self.midpoints, weights, p), above, below))
-        return weighted_quantile(self.midpoints, inside, p)
+            return float(np.clip(weighted_quantile(midpoints, weights, p), above, below))
+        return weighted_quantile(midpoints, inside, p)
+
+    @cached_property
+    def _interpolated(self) -> tuple[Floats, Floats]:
+        """Weights of a finer grid of midpoints: on the grid itself, narrow intervals would come out too wide."""
+        weights = self.joint.sum(axis=1)
+        logs = np.log(np.maximum(weights / weights.max(), 1e-30))
+        midpoints = np.linspace(self.midpoints[0], self.midpoints[-1], 8 * (len(weights) - 1) + 1)
+        return midpoints, np.exp(PchipInterpolator(self.midpoints, logs)(midpoints))
 
 
 def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
