@@ -60,7 +60,8 @@ RATE_SPREAD_PRIOR = (0.5, 0.25, 0.15, 0.1)
 OUTLYING_RATE = 0.15
 """Probability that a learning rate has nothing to do with the others, as one at which nothing trains."""
 
-N_COARSE, N_FINE, N_CENTRES = 141, 49, 101
+N_COARSE, N_FINE, N_CENTRES = 141, 81, 201
+MAX_ZOOMS = 3
 
 
 class Status(StrEnum):
@@ -137,6 +138,8 @@ class Posterior:
     midpoints: Floats
     joint: Floats
     lapse: float
+    span: float
+    """Width of the range in which the verdicts alone place the log midpoint."""
 
     @property
     def steepness(self) -> float:
@@ -267,10 +270,19 @@ def _posterior(observations: Sequence[Observation], rising: bool) -> Posterior:
     likely = coarse[rough > 1e-6 * rough.max()]
     step = coarse[1] - coarse[0]
     x = np.linspace(likely[0] - step, likely[-1] + step, N_FINE)
-    joint = _sum_out(_log_verdicts(trials, x, LAPSES) + _log_shortfalls(trials, x), LAPSE_PRIOR)
+    span, log_unlinked = float(x[-1] - x[0]), _log_unlinked(trials, x)
+    for _ in range(MAX_ZOOMS):  # near misses may narrow the range so much that few points of the grid are left in it
+        joint = _sum_out(_log_verdicts(trials, x, LAPSES) + _log_shortfalls(trials, x, log_unlinked), LAPSE_PRIOR)
+        marginal = joint.sum(axis=(1, 2))
+        likely, step = x[marginal > 1e-6 * marginal.max()], x[1] - x[0]
+        if len(likely) > N_FINE // 2:
+            break
+        x = np.linspace(likely[0] - step, likely[-1] + step, N_FINE)
+    else:
+        joint = _sum_out(_log_verdicts(trials, x, LAPSES) + _log_shortfalls(trials, x, log_unlinked), LAPSE_PRIOR)
     lapse = float(joint.sum(axis=(0, 1)) @ LAPSES / joint.sum())
     weights = joint.sum(axis=2) / joint.sum()
-    return Posterior(-x[::-1], weights[::-1], lapse) if rising else Posterior(x, weights, lapse)
+    return Posterior(-x[::-1], weights[::-1], lapse, span) if rising else Posterior(x, weights, lapse, span)
 
 
 def _sum_out(log_likelihood: Floats, lapse_prior: Floats) -> Floats:
@@ -298,21 +310,39 @@ def _log_with_lapses(log_p: Floats, counts: Floats, lapses: Floats, lapsed_p: fl
     return np.stack(by_lapse, axis=-1)
 
 
-def _log_shortfalls(trials: _Trials, midpoints: Floats) -> Floats | float:
+def _has_shortfalls(trials: _Trials) -> bool:
+    """Far misses count even without near ones: otherwise only small shortfalls, which raise the midpoint, would."""
+    return len(trials.shortfalls) > 0 or bool(trials.n_far.any())
+
+
+def _log_unlinked(trials: _Trials, midpoints: Floats) -> float:
+    """Log likelihood of the shortfalls if they measure the distance to a point of their own, anywhere in a range."""
+    if not _has_shortfalls(trials):
+        return 0.0
+    by_midpoint, top = _by_midpoint(trials, midpoints)
+    prior = SCALE_PRIOR[:, None] * LAPSE_PRIOR / SCALE_PRIOR.sum()
+    return float(np.log((by_midpoint * prior).sum() / len(midpoints)) + top)
+
+
+def _log_shortfalls(trials: _Trials, midpoints: Floats, log_unlinked: float) -> Floats | float:
     """Log likelihood of the shortfalls of the trials that failed, over (midpoint, scale, lapse).
 
     It is the mean over two cases: the shortfall measures the distance to the midpoint, or to a point of its own.
     """
-    # Far misses count even without near ones: otherwise only small shortfalls, which raise the midpoint, would.
-    if len(trials.shortfalls) == 0 and not trials.n_far.any():
+    if not _has_shortfalls(trials):
         return 0.0
-    linked = _log_linked(trials, midpoints)  # (margins, midpoints, scales, lapses)
-    top = linked.max()
-    by_midpoint = np.tensordot(MARGIN_PRIOR / MARGIN_PRIOR.sum(), np.exp(linked - top), axes=1)
-    prior = SCALE_PRIOR[:, None] * LAPSE_PRIOR / SCALE_PRIOR.sum()
-    unlinked = (by_midpoint * prior).sum() / len(midpoints)
-    result: Floats = np.log(LINKED * by_midpoint + (1 - LINKED) * unlinked) + top
+    by_midpoint, top = _by_midpoint(trials, midpoints)
+    with np.errstate(divide="ignore"):  # a likelihood below the smallest float is none
+        linked = math.log(LINKED) + np.log(by_midpoint) + top
+    result: Floats = np.logaddexp(linked, math.log(1 - LINKED) + log_unlinked)
     return result
+
+
+def _by_midpoint(trials: _Trials, midpoints: Floats) -> tuple[Floats, float]:
+    """Likelihood of the shortfalls if they measure the distance to the midpoint, and the log of the factor left out."""
+    linked = _log_linked(trials, midpoints)  # (margins, midpoints, scales, lapses)
+    top = float(linked.max())
+    return np.tensordot(MARGIN_PRIOR / MARGIN_PRIOR.sum(), np.exp(linked - top), axes=1), top
 
 
 def _log_linked(trials: _Trials, midpoints: Floats) -> Floats:
@@ -365,7 +395,7 @@ def _pooled(leader: Posterior, others: Sequence[Posterior]) -> Posterior:
     """
     ends = [p.midpoints[i] for p in (leader, *others) for i in (0, -1)]
     centres = np.linspace(min(ends), max(ends), N_CENTRES)
-    outlying = OUTLYING_RATE / (max(ends) - min(ends))
+    outlying = OUTLYING_RATE / max(max(ends) - min(ends), *(p.span for p in (leader, *others)))
     factor = np.zeros_like(leader.joint)
     for spread, prior in zip(RATE_SPREADS, RATE_SPREAD_PRIOR, strict=True):
         at_centre = np.ones((N_CENTRES, len(SCALES)))
