@@ -11,6 +11,7 @@ from typing import ClassVar
 import torch
 from pydantic import Field
 from torch import Generator, Tensor
+from torch.nn import functional as F
 
 from capbench import Criterion, LoadOutOfRange, Problem, Recipe, Relation, Task, hookimpl
 
@@ -76,9 +77,13 @@ class Associations(Task):
         return torch.where(is_value > 0, outputs, torch.finfo(outputs.dtype).min / 2)
 
     def _losses(self, outputs: Tensor, problem: Problem) -> Tensor:
-        """Cross-entropy of each item's value in nats, (items,); 0 for items that are no keys in use."""
-        logs = torch.log_softmax(self._scores(outputs, problem), dim=1)  # (items, items)
-        return -torch.where(problem.targets > 0, logs, 0.0).sum(dim=1)
+        """Cross-entropy of each key's value in nats, (items,), where "none of them" has a score of 0.
+
+        Without that score a threshold common to all pairs would have no effect, and Adam would follow rounding errors.
+        """
+        scores = self._scores(outputs, problem)
+        right = torch.where(problem.targets > 0, scores, 0.0).sum(dim=1)
+        return F.softplus(torch.logsumexp(scores, dim=1)) - right
 
 
 @hookimpl
