@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import comb
 
 SIGNIFICANCE_LEVEL = 0.05
-Outcomes = Mapping[tuple[int, int], bool]
+HeldByTrial = Mapping[tuple[int, int], bool]
 """Whether the trial held, by load and seed."""
 
 
@@ -24,12 +24,12 @@ class PairedComparison:
 
     @property
     def p_value(self) -> float:
-        """Probability of a split at least as uneven between equals: the exact two-sided sign test."""
+        """Probability of a split at least as uneven if both were equally good: the exact two-sided sign test."""
         return sign_test(self.only_this, self.only_other)
 
     @property
     def is_significant(self) -> bool:
-        """Whether equals would rarely split so unevenly."""
+        """Whether the split would be rare if both were equally good."""
         return self.p_value < SIGNIFICANCE_LEVEL
 
     @property
@@ -40,7 +40,7 @@ class PairedComparison:
         return "ahead of" if self.only_this > self.only_other else "behind"
 
 
-def compare_shared_trials(other: str, this: Outcomes, that: Outcomes) -> PairedComparison:
+def compare_shared_trials(other: str, this: HeldByTrial, that: HeldByTrial) -> PairedComparison:
     """Counts the shared trials on which the two differ."""
     shared = this.keys() & that.keys()
     won = [this[key] for key in shared if this[key] is not that[key]]
@@ -50,7 +50,7 @@ def compare_shared_trials(other: str, this: Outcomes, that: Outcomes) -> PairedC
 
 @lru_cache(maxsize=4096)
 def sign_test(wins: int, losses: int) -> float:
-    """Two-sided exact p-value of these wins and losses between equals; ties are not counted."""
+    """Two-sided exact p-value of these wins and losses if both were equally good; ties are not counted."""
     n, fewer = wins + losses, min(wins, losses)
     tail = sum(comb(n, k) for k in range(fewer + 1))
     return min(1.0, float(2 * tail / 2**n))

@@ -14,7 +14,7 @@ from capbench.documents.result import Result, Trial, TrialStatus
 
 
 class LoadPoint(NamedTuple):
-    """Outcomes of the trials at one load (or budget), at the learning rate of the capacity."""
+    """The trials at one load (or parameter value), at the learning rate of the capacity."""
 
     at: int
     held: int
@@ -31,10 +31,10 @@ class BoardEntry:
     """Path of the record, relative to the folder of records."""
     result: Result
     points: tuple[LoadPoint, ...]
-    outcomes: Mapping[tuple[int, int], bool]
+    held_by_trial: Mapping[tuple[int, int], bool]
     """Whether the trial held, by load and seed, at the learning rate of the capacity."""
     trials: str
-    """The raw trials as compact JSON: load or budget, seed, rate, status, steps, metric."""
+    """The raw trials as compact JSON: load or parameter value, seed, rate, status, steps, metric."""
     failures: str
     """How many trials failed, and the error of the first; empty if none did."""
 
@@ -69,7 +69,7 @@ def make_entry(path: str, result: Result) -> BoardEntry:
         path=path,
         result=result.model_copy(update={"trials": (), "constructed": constructed, "bounds": bounds}),
         points=_points(at_best_rate),
-        outcomes={(trial.at, trial.seed): trial.status is TrialStatus.HELD for trial in at_best_rate},
+        held_by_trial={(trial.at, trial.seed): trial.status is TrialStatus.HELD for trial in at_best_rate},
         trials=json.dumps([_rounded(trial) for trial in rows], separators=(",", ":")),
         failures=_failures(result),
     )

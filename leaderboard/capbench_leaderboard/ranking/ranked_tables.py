@@ -33,7 +33,7 @@ class RankingGroup:
     task_params: str
     solver: str
     training: str
-    """Step budget, learning rates and precision."""
+    """Steps, learning rates and precision."""
 
     @property
     def is_ranked(self) -> bool:
@@ -151,7 +151,8 @@ def _rows(group: RankingGroup, entries: list[BoardEntry]) -> tuple[RankedRow, ..
 def _compare_below(row: RankedRow, below: Sequence[RankedRow]) -> tuple[PairedComparison, ...]:
     """Comparisons with the rows below that are significant, or undecided with overlapping intervals."""
     found = [
-        (other, compare_shared_trials(other.entry.path, row.entry.outcomes, other.entry.outcomes)) for other in below
+        (other, compare_shared_trials(other.entry.path, row.entry.held_by_trial, other.entry.held_by_trial))
+        for other in below
     ]
     return tuple(
         each for other, each in found if each.is_significant or (each.n_shared and _intervals_overlap(row, other))

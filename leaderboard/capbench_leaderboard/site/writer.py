@@ -196,7 +196,7 @@ def _write_records(folder: Path, pages: SitePages, pool: ProcessPool) -> None:
 def _job(pages: SitePages, row: RankedRow) -> RecordJob:
     result = row.entry.result
     return RecordJob(
-        replace(row, compared=(), entry=replace(row.entry, outcomes={})),  # fields that the page does not show
+        replace(row, compared=(), entry=replace(row.entry, held_by_trial={})),  # fields that the page does not show
         pages.board.checks.get(row.entry.path),
         pages.records[row.entry.path],
         f"../{pages.tasks[result.task.name]}",
