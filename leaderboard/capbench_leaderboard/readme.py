@@ -41,7 +41,7 @@ capacity, so they are not ranked.
 *On shared seeds* compares two records on the trials in which both had the same facts: *ahead of x (12:0)* means that
 only this record held in twelve of them and only x in none. The exact sign test decides, with Holm's correction for all
 pairs of the table: if all records were equally good, a table would show any such line in less than 5 % of cases.
-*Undecided with* means that neither these trials nor the intervals separate the two. *Verified* records were checked by
+*Undecided with* means that neither these trials nor the ranks separate the two. *Verified* records were checked by
 someone else with `capbench leaderboard verify`, which runs a sample of the trials again; *self-reported* ones were not.
 """
 

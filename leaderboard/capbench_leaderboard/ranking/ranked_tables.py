@@ -207,14 +207,14 @@ def _compare_rows(rows: Sequence[RankedRow]) -> list[RankedRow]:
     shown: dict[str, list[PairedComparison]] = defaultdict(list)
     for (row, other, found), p_value in zip(pairs, adjusted, strict=True):
         corrected = replace(found, p_value=p_value)
-        if corrected.is_significant or (corrected.n_shared and _intervals_overlap(row, other)):
+        if corrected.is_significant or (corrected.n_shared and _share_a_rank(row, other)):
             shown[row.entry.path].append(corrected)
     return [replace(row, compared=tuple(shown[row.entry.path])) for row in rows]
 
 
-def _intervals_overlap(one: RankedRow, other: RankedRow) -> bool:
-    (low, high), (other_low, other_high) = one.entry.interval, other.entry.interval
-    return low <= other_high and other_low <= high
+def _share_a_rank(one: RankedRow, other: RankedRow) -> bool:
+    this, that = one.standing, other.standing
+    return this is not None and that is not None and this.best <= that.worst and that.best <= this.worst
 
 
 def _sign(entry: BoardEntry) -> int:
