@@ -11,7 +11,14 @@ from tabulate import tabulate
 from capbench_leaderboard.charts import charted_text
 from capbench_leaderboard.ranking.board import Board
 from capbench_leaderboard.ranking.ranked_tables import RankedRow, RankedTable
-from capbench_leaderboard.record_text import conditions_text, count_text, group_text, missing_texts, plain_line
+from capbench_leaderboard.record_text import (
+    conditions_text,
+    count_text,
+    group_text,
+    missing_texts,
+    plain_line,
+    ranking_text,
+)
 from capbench_leaderboard.slugs import unique_slugs
 from capbench_leaderboard.table_rows import RANKED_COLUMNS, Cell, ranked_cells
 
@@ -21,13 +28,21 @@ INTRODUCTION = """\
 # Leaderboard
 
 How many facts each architecture holds. Built from the files in [`{records}`]({records}) by `capbench leaderboard
-build`; do not edit it by hand. A rank is a range: records with overlapping intervals share it. Only records of the same
-suite, task, scorer and size are ranked against each other. *Capacity* is what training reaches, *guaranteed* what a
-theorem promises, *constructed* what explicit weights reach. *On shared seeds* compares two records on the trials in
-which both had the same facts: *ahead of x (7:1)* means that only this record held in seven of them and only x in one,
-a split that equals reach in less than 5 % of cases (exact sign test); *undecided with* means that neither these trials
-nor the intervals separate the two. *Verified* records were checked by someone else with `capbench leaderboard verify`,
-which runs a sample of the trials again; *self-reported* ones were not.
+build`; do not edit it by hand. Only records of the same suite, task, scorer and size are ranked against each other.
+
+*Rank* is a range, and *best* the probability of having the largest capacity of the table. Both come from draws of all
+capacities at once, each from a posterior with the record's estimate as its median and the shape of its interval. With
+95 % probability all ranges of a table hold at once. An *at least* may be anywhere above: where that decides who is
+best, *best* is a range too. Records of one model (equal parameters, and equal results in every trial that they share)
+take one place and are called *same model as x here*. Records in italics are not settled: more steps would raise their
+capacity, so they are not ranked.
+
+*Capacity* is what training reaches, *guaranteed* what a theorem promises, *constructed* what explicit weights reach.
+*On shared seeds* compares two records on the trials in which both had the same facts: *ahead of x (12:0)* means that
+only this record held in twelve of them and only x in none. The exact sign test decides, with Holm's correction for all
+pairs of the table: if all records were equally good, a table would show any such line in less than 5 % of cases.
+*Undecided with* means that neither these trials nor the ranks separate the two. *Verified* records were checked by
+someone else with `capbench leaderboard verify`, which runs a sample of the trials again; *self-reported* ones were not.
 """
 
 
@@ -81,7 +96,7 @@ def _section(board: Board, table: RankedTable, records: str) -> str:
     missing = missing_texts((row.architecture, row.reason) for row in table.missing)
     notes += [f"Missing: {_escape_line(names)}: {_escape_line(reason)}" for names, reason in missing]
     heading, conditions = f"### {escape_markdown(group_text(table.group))}", _escape_line(conditions_text(table.group))
-    parts = (heading, conditions, grid if rows else "", *notes)
+    parts = (heading, conditions, _escape_line(ranking_text(table)), grid if rows else "", *notes)
     return "\n\n".join(part for part in parts if part)
 
 
@@ -92,7 +107,8 @@ def _cells(row: RankedRow, labels: Mapping[str, str], records: str) -> list[str]
 
 def _cell(cell: Cell) -> str:
     text = _escape_line(cell.text)
-    return f"[{text}]({cell.href})" if cell.href else text
+    text = f"[{text}]({cell.href})" if cell.href else text
+    return f"*{text}*" if cell.is_greyed else text
 
 
 def _removed(board: Board) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 from capbench.contract.bound import FACTS
 from capbench.documents.result import BoundRecord, Capacity, Result
 from capbench.documents.text import number, plain, sign_text
-from capbench_leaderboard.ranking.comparison import PairedComparison
-from capbench_leaderboard.ranking.ranked_tables import RankingGroup
+from capbench_leaderboard.ranking.posterior import RANK_CONFIDENCE, Standing
+from capbench_leaderboard.ranking.ranked_tables import RankedRow, RankedTable, RankingGroup
 
 MAX_LINE_LENGTH = 160
+MAX_NAMES = 4
+"""Names of equal models that a cell lists."""
 
 
 def plain_line(text: str, max_length: int = MAX_LINE_LENGTH) -> str:
@@ -64,11 +67,27 @@ def constructed_text(result: Result) -> str:
     return capacity_text(result.constructed.capacity) if result.constructed else "–"
 
 
-def comparison_text(compared: tuple[PairedComparison, ...], labels: Mapping[str, str]) -> str:
-    """Which records this one is ahead of or behind on shared trials, and how many only one of the two held."""
-    parts = []
+def probability_text(standing: Standing) -> str:
+    """The probability of being best; a range where it depends on an open end."""
+    least, greatest = standing.least_probability, standing.greatest_probability
+    if round(100 * least) != round(100 * greatest):
+        return f"{math.floor(100 * least)}–{math.ceil(100 * greatest)} %"
+    if least < 0.01:
+        return "<1 %"
+    return ">99 %" if least > 0.99 else f"{100 * least:.0f} %"
+
+
+def same_model_text(names: Sequence[str]) -> str:
+    """The architectures that are the same model at this size and on this task."""
+    first, n_others = ", ".join(map(plain_line, names[:MAX_NAMES])), len(names) - MAX_NAMES
+    return f"same model as {first}{f' and {n_others} more' if n_others > 0 else ''} here"
+
+
+def comparison_text(row: RankedRow, labels: Mapping[str, str]) -> str:
+    """Which records are the same model, or ahead or behind on shared trials, and how many only one of the two held."""
+    parts = [same_model_text(row.same_model_as)] if row.same_model_as else []
     for relation in ("ahead of", "undecided with", "behind"):
-        others = [f"{labels[e.other]} ({e.only_this}:{e.only_other})" for e in compared if e.relation == relation]
+        others = [f"{labels[e.other]} ({e.only_this}:{e.only_other})" for e in row.compared if e.relation == relation]
         parts += [f"{relation} {', '.join(others)}"] if others else []
     return "; ".join(parts) or "–"
 
@@ -115,6 +134,17 @@ def conditions_text(group: RankingGroup) -> str:
     fields = ", ".join(f"{name}={json.dumps(value)}" for name, value in json.loads(group.task_params).items())
     facts = (f"Held: {group.scorer}", f"Training: {group.training}", f"Task version {group.task_version}: {fields}")
     return " ".join(f"{plain_line(fact)}." for fact in facts)
+
+
+def ranking_text(table: RankedTable) -> str:
+    """How the ranks and tests of a table are to be read; empty with fewer than two ranked records."""
+    if not table.n_pairs:
+        return ""
+    pairs = count_text(table.n_pairs, "pair")
+    ranks = f"Rank: all ranges of this table hold at once with {100 * RANK_CONFIDENCE:.0f} % probability."
+    return (
+        f"{ranks} Best: probability of being first. Shared seeds: tests with Holm's correction for {pairs} of records."
+    )
 
 
 def count_text(count: int, noun: str) -> str:

@@ -15,6 +15,7 @@ from capbench_leaderboard.record_text import (
     constructed_text,
     interval_text,
     plain_line,
+    probability_text,
     ratios_text,
     seconds_text,
     status_text,
@@ -23,11 +24,12 @@ from capbench_leaderboard.record_text import (
 
 
 class Cell(NamedTuple):
-    """The text of a cell, its sort key if that is not the text, and its link."""
+    """The text of a cell, its sort key if that is not the text, its link, and whether it is greyed."""
 
     text: str
     sort: float | str | None = None
     href: str = ""
+    is_greyed: bool = False
 
 
 class Column(NamedTuple):
@@ -39,6 +41,7 @@ class Column(NamedTuple):
 
 RANKED_COLUMNS = (
     Column("rank", "n"),
+    Column("best", "n"),
     Column("architecture"),
     Column("capacity", "n"),
     Column("95 % interval", "n"),
@@ -52,6 +55,8 @@ RANKED_COLUMNS = (
 )
 TASK_PAGE_ONLY = frozenset({"on shared seeds", "guaranteed", "constructed", "measured / lower bound"})
 """Columns of a task's page that the tables over all tasks do not have."""
+SORTED_LAST = 10**12
+"""Sort key of a record without a rank."""
 OVERVIEW_COLUMNS = (
     Column("task"),
     Column("suite", "s"),
@@ -63,7 +68,7 @@ OVERVIEW_COLUMNS = (
 
 def overview_cells(group: RankingGroup, row: RankedRow, task_page: str, page: str) -> list[Cell]:
     """A record as a row of a table over all tasks: first its group, then the record."""
-    cells = ranked_cells(replace(row, compared=()), {}, page)
+    cells = ranked_cells(replace(row, compared=(), same_model_as=()), {}, page)
     return [
         Cell(plain_line(group.task), None, task_page),
         Cell(f"{plain_line(group.suite)} {group.suite_version}" if group.suite else "–"),
@@ -78,8 +83,8 @@ def ranked_cells(row: RankedRow, labels: Mapping[str, str], page: str) -> list[C
     result = row.entry.result
     capacity, guarantee = result.capacity, best_guarantee(result)
     constructed = capacity if result.rates is None else result.constructed and result.constructed.capacity
-    return [
-        Cell(row.rank, row.best * 1_000_000 + row.worst),
+    cells = [
+        *_standing_cells(row),
         Cell(plain_line(result.architecture.name), None, page),
         Cell(capacity_text(capacity), capacity.estimate),
         Cell(interval_text(capacity), capacity.ci_low or 0.0),
@@ -89,5 +94,14 @@ def ranked_cells(row: RankedRow, labels: Mapping[str, str], page: str) -> list[C
         Cell(number(guarantee), -1.0 if guarantee is None else guarantee),
         Cell(constructed_text(result), constructed.estimate if constructed else -1.0),
         Cell(ratios_text(result)),
-        Cell(comparison_text(row.compared, labels)),
+        Cell(comparison_text(row, labels)),
     ]
+    return [cell._replace(is_greyed=row.entry.is_unsettled) for cell in cells]
+
+
+def _standing_cells(row: RankedRow) -> list[Cell]:
+    """Rank and probability of being best; records that are not ranked are sorted last."""
+    if row.standing is None:
+        return [Cell(row.rank, SORTED_LAST), Cell("–", -1.0)]
+    best, worst, probability = row.standing.best, row.standing.worst, row.standing.greatest_probability
+    return [Cell(row.rank, best * 1_000_000 + worst), Cell(probability_text(row.standing), round(probability, 4))]

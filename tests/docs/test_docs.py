@@ -230,6 +230,7 @@ def test_every_task_has_a_section_on_the_theory_page() -> None:
 def test_the_method_page_quotes_the_constants_of_the_code() -> None:
     from capbench.engine import evaluation, train
     from capbench.measure import matching, summary, threshold
+    from capbench_leaderboard.ranking import posterior
 
     text = page("measuring")
     for phrase in (
@@ -245,6 +246,8 @@ def test_the_method_page_quotes_the_constants_of_the_code() -> None:
         f"up to {search.END_SEEDS} seeds must agree",
         f"more than {100 * summary.FULL_SHARE:g} % are held",
         f"within {100 * matching.TOLERANCE:g} % of a count",
+        f"{posterior.MAX_DRAWS:,} joint draws",
+        f"hold at once in {100 * posterior.RANK_CONFIDENCE:g} % of the draws",
     ):
         assert phrase in " ".join(text.split()), phrase
 

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from math import comb
+from typing import NamedTuple
 
 SIGNIFICANCE_LEVEL = 0.05
+MIN_TELLING_RESULTS = 4
+"""Records of one model share this many different results that did not hold: those of held trials agree anyway."""
 HeldByTrial = Mapping[tuple[int, int], bool]
 """Whether the trial held, by load and seed."""
+
+
+class TrialPrint(NamedTuple):
+    """Whether a trial held, and a digest of its status, steps and metrics."""
+
+    has_held: bool
+    digest: str
+
+
+TrialPrints = Mapping[tuple[int, int, float | None], TrialPrint]
+"""The print of a trial by load, seed and learning rate."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +36,8 @@ class PairedComparison:
     n_shared: int
     only_this: int
     only_other: int
-
-    @property
-    def p_value(self) -> float:
-        """Probability of a split at least as uneven if both were equally good: the exact two-sided sign test."""
-        return sign_test(self.only_this, self.only_other)
+    p_value: float
+    """P-value of the split, corrected by `holm` for the other pairs of the table."""
 
     @property
     def is_significant(self) -> bool:
@@ -41,11 +53,12 @@ class PairedComparison:
 
 
 def compare_shared_trials(other: str, this: HeldByTrial, that: HeldByTrial) -> PairedComparison:
-    """Counts the shared trials on which the two differ."""
+    """Counts the shared trials on which the two differ; the p-value is not corrected for other pairs."""
     shared = this.keys() & that.keys()
     won = [this[key] for key in shared if this[key] is not that[key]]
     only_this = sum(won)
-    return PairedComparison(other, len(shared), only_this, len(won) - only_this)
+    p_value = sign_test(only_this, len(won) - only_this)
+    return PairedComparison(other, len(shared), only_this, len(won) - only_this, p_value)
 
 
 @lru_cache(maxsize=4096)
@@ -54,3 +67,18 @@ def sign_test(wins: int, losses: int) -> float:
     n, fewer = wins + losses, min(wins, losses)
     tail = sum(comb(n, k) for k in range(fewer + 1))
     return min(1.0, float(2 * tail / 2**n))
+
+
+def holm(p_values: Sequence[float], n_tests: int) -> list[float]:
+    """P-values corrected for `n_tests` tests by Holm's method; tests whose p-value is not given count as failed."""
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    scaled = [min(1.0, (n_tests - place) * p_values[i]) for place, i in enumerate(order)]
+    adjusted = dict(zip(order, accumulate(scaled, max), strict=True))
+    return [adjusted[i] for i in range(len(p_values))]
+
+
+def are_trials_equal(this: TrialPrints, that: TrialPrints) -> bool:
+    """Whether all shared trials have the same status, steps and metrics, enough of them short of the criterion."""
+    shared = this.keys() & that.keys()
+    telling = {this[key].digest for key in shared if not this[key].has_held}
+    return len(telling) >= MIN_TELLING_RESULTS and all(this[key] == that[key] for key in shared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections import defaultdict
@@ -11,6 +12,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from capbench.documents.result import Result, Trial, TrialStatus
+from capbench_leaderboard.ranking.comparison import TrialPrint, TrialPrints
 
 
 class LoadPoint(NamedTuple):
@@ -33,6 +35,8 @@ class BoardEntry:
     points: tuple[LoadPoint, ...]
     held_by_trial: Mapping[tuple[int, int], bool]
     """Whether the trial held, by load and seed, at the learning rate of the capacity."""
+    prints: TrialPrints
+    """What tells whether two records are of the same model: a digest of each trial."""
     trials: str
     """The raw trials as compact JSON: load or parameter value, seed, rate, status, steps, metric."""
     failures: str
@@ -43,6 +47,11 @@ class BoardEntry:
         """The interval of the capacity; an open end is infinite."""
         low, high = self.result.capacity.ci_low, self.result.capacity.ci_high
         return (-math.inf if low is None else low, math.inf if high is None else high)
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether more steps are known to raise the capacity: such a record is shown and not ranked."""
+        return getattr(self.result.capacity, "settled", None) is False
 
 
 class TrialRow(NamedTuple):
@@ -70,6 +79,9 @@ def make_entry(path: str, result: Result) -> BoardEntry:
         result=result.model_copy(update={"trials": (), "constructed": constructed, "bounds": bounds}),
         points=_points(at_best_rate),
         held_by_trial={(trial.at, trial.seed): trial.status is TrialStatus.HELD for trial in at_best_rate},
+        prints={
+            (t.at, t.seed, t.learning_rate): _print(t) for t in result.trials if t.status is not TrialStatus.FAILED
+        },
         trials=json.dumps([_rounded(trial) for trial in rows], separators=(",", ":")),
         failures=_failures(result),
     )
@@ -77,6 +89,12 @@ def make_entry(path: str, result: Result) -> BoardEntry:
 
 def _trial_row(trial: Trial, metric: str) -> TrialRow:
     return TrialRow(trial.at, trial.seed, trial.learning_rate, trial.status, trial.steps, trial.metrics.get(metric))
+
+
+def _print(trial: Trial) -> TrialPrint:
+    outcome = json.dumps([trial.status, trial.steps, trial.metrics], sort_keys=True)
+    digest = hashlib.blake2b(outcome.encode(), digest_size=8).hexdigest()
+    return TrialPrint(trial.status is TrialStatus.HELD, digest)
 
 
 def _rounded(trial: TrialRow) -> tuple[str | float | int | None, ...]:

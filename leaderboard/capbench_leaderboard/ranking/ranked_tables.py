@@ -1,19 +1,24 @@
-"""Ranked tables: entries grouped and ranked. Ranks are ranges, because capacities have intervals."""
+"""Ranked tables: entries grouped and ranked. Ranks are ranges, because capacities are known as posteriors."""
 
 from __future__ import annotations
 
 import json
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import comb
+
+import numpy as np
 
 from capbench.documents.result import MissingRecord, Protocol
-from capbench_leaderboard.ranking.comparison import PairedComparison, compare_shared_trials
+from capbench_leaderboard.ranking.comparison import PairedComparison, are_trials_equal, compare_shared_trials, holm
 from capbench_leaderboard.ranking.entry import BoardEntry
+from capbench_leaderboard.ranking.posterior import Standing, make_posterior, rank_jointly
 
 ROWS_COMPARED = 8
 """Number of rows below it with which each row is compared on shared seeds."""
+RANKING_SEED = 0
+"""Every table draws from a generator of its own with this seed, so that the same records give the same ranks."""
 
 
 @dataclass(frozen=True, order=True)
@@ -48,19 +53,26 @@ class RankingGroup:
 
 @dataclass(frozen=True)
 class RankedRow:
-    """A record with the range of ranks that its interval allows."""
+    """A record with its standing in the table; without one it is listed and not ranked."""
 
     entry: BoardEntry
-    best: int
-    worst: int
+    standing: Standing | None = None
     compared: tuple[PairedComparison, ...] = ()
+    same_model_as: tuple[str, ...] = ()
+    """Architectures of the other records of this model in the table, which share its place."""
 
     @property
     def rank(self) -> str:
-        """The range as text; a dash if the group is not ranked."""
-        if self.best == 0:
-            return "–"
-        return str(self.best) if self.best == self.worst else f"{self.best}–{self.worst}"
+        """The range as text; a dash if the record is not ranked."""
+        if self.standing is None:
+            return "not settled" if self.entry.is_unsettled else "–"
+        best, worst = self.standing.best, self.standing.worst
+        return str(best) if best == worst else f"{best}–{worst}"
+
+    @property
+    def may_be_first(self) -> bool:
+        """Whether its range of ranks begins with the first."""
+        return self.standing is not None and self.standing.best == 1
 
 
 @dataclass(frozen=True)
@@ -70,6 +82,11 @@ class RankedTable:
     group: RankingGroup
     rows: tuple[RankedRow, ...]
     missing: tuple[MissingRecord, ...] = ()
+
+    @property
+    def n_pairs(self) -> int:
+        """Number of pairs of ranked records, for which the tests on shared seeds are corrected."""
+        return comb(sum(row.standing is not None for row in self.rows), 2)
 
 
 def rank(
@@ -117,13 +134,6 @@ def _training_text(protocol: Protocol) -> str:
     return f"at most {protocol.steps:,} steps, learning rates {rates}, {protocol.dtype}"
 
 
-def rank_ranges(intervals: Sequence[tuple[float, float]]) -> list[tuple[int, int]]:
-    """The best and the worst rank of each interval: only an interval wholly above another is ranked above it."""
-    lows, highs = sorted(low for low, _ in intervals), sorted(high for _, high in intervals)
-    n = len(intervals)
-    return [(1 + n - bisect_right(lows, high), n - bisect_left(highs, low)) for low, high in intervals]
-
-
 def rank_chosen(entries: Sequence[BoardEntry]) -> tuple[RankedRow, ...]:
     """Ranks runs that a user chose to compare, of any size, if all have the same task and scorer."""
     groups = {
@@ -134,40 +144,82 @@ def rank_chosen(entries: Sequence[BoardEntry]) -> tuple[RankedRow, ...]:
 
 
 def _rows(group: RankingGroup, entries: list[BoardEntry]) -> tuple[RankedRow, ...]:
-    if not group.is_ranked:
-        return tuple(
-            RankedRow(entry, 0, 0) for entry in sorted(entries, key=lambda e: (e.result.architecture.name, e.path))
-        )
-    ranges = rank_ranges([_merit_interval(entry) for entry in entries])
-    rows = [RankedRow(entry, best, worst) for entry, (best, worst) in zip(entries, ranges, strict=True)]
-    rows.sort(
-        key=lambda row: (row.best, row.worst, -_sign(row.entry) * row.entry.result.capacity.estimate, row.entry.path)
-    )
-    return tuple(
-        replace(row, compared=_compare_below(row, rows[i + 1 : i + 1 + ROWS_COMPARED])) for i, row in enumerate(rows)
-    )
+    """The ranked records, best first, then the others by name."""
+    ranked = [entry for entry in entries if group.is_ranked and not entry.is_unsettled]
+    others = [entry for entry in entries if not group.is_ranked or entry.is_unsettled]
+    others.sort(key=lambda entry: (entry.result.architecture.name, entry.path))
+    return (*_compare_rows(_rank_entries(ranked)), *(RankedRow(entry) for entry in others))
 
 
-def _compare_below(row: RankedRow, below: Sequence[RankedRow]) -> tuple[PairedComparison, ...]:
-    """Comparisons with the rows below that are significant, or undecided with overlapping intervals."""
-    found = [
-        (other, compare_shared_trials(other.entry.path, row.entry.held_by_trial, other.entry.held_by_trial))
-        for other in below
+def _rank_entries(entries: Sequence[BoardEntry]) -> list[RankedRow]:
+    """Ranks models by their joint posterior; records of one model share its place."""
+    models = _group_by_model(entries)
+    posteriors = [make_posterior(_most_precise(records).result.capacity) for records in models]
+    standings = rank_jointly(posteriors, np.random.default_rng(RANKING_SEED))
+    rows = [
+        RankedRow(record, standing, same_model_as=tuple(_name(other) for other in records if other is not record))
+        for records, standing in zip(models, standings, strict=True)
+        for record in records
     ]
-    return tuple(
-        each for other, each in found if each.is_significant or (each.n_shared and _intervals_overlap(row, other))
-    )
+    return sorted(rows, key=_row_order)
 
 
-def _intervals_overlap(one: RankedRow, other: RankedRow) -> bool:
-    (low, high), (other_low, other_high) = one.entry.interval, other.entry.interval
-    return low <= other_high and other_low <= high
+def _group_by_model(entries: Sequence[BoardEntry]) -> list[list[BoardEntry]]:
+    """Records of the same model together, in an order that does not depend on the order given."""
+    models: list[list[BoardEntry]] = []
+    # Equal models share results that did not hold, and others hardly any: only models found there are compared.
+    models_by_result: dict[object, set[int]] = defaultdict(set)
+    for entry in sorted(entries, key=lambda each: (each.result.run_id, each.path)):
+        results = [(trial, found) for trial, found in entry.prints.items() if not found.has_held]
+        candidates = sorted(set().union(*(models_by_result[result] for result in results)))
+        place = next((i for i in candidates if all(_is_same_model(entry, each) for each in models[i])), len(models))
+        if place == len(models):
+            models.append([])
+        models[place].append(entry)
+        for result in results:
+            models_by_result[result].add(place)
+    return models
 
 
-def _merit_interval(entry: BoardEntry) -> tuple[float, float]:
-    """The interval, negated where less is better."""
-    low, high = entry.interval
-    return (low, high) if _sign(entry) > 0 else (-high, -low)
+def _is_same_model(one: BoardEntry, other: BoardEntry) -> bool:
+    """Whether two records have the same number of parameters and equal results in all trials that they share."""
+    return one.result.n_parameters == other.result.n_parameters and are_trials_equal(one.prints, other.prints)
+
+
+def _most_precise(records: Sequence[BoardEntry]) -> BoardEntry:
+    """The record with the narrowest interval."""
+    return min(records, key=lambda each: each.interval[1] - each.interval[0])
+
+
+def _name(entry: BoardEntry) -> str:
+    return entry.result.architecture.name
+
+
+def _row_order(row: RankedRow) -> tuple[int, int, float, str]:
+    best, worst = (row.standing.best, row.standing.worst) if row.standing else (0, 0)
+    return best, worst, -_sign(row.entry) * row.entry.result.capacity.estimate, row.entry.path
+
+
+def _compare_rows(rows: Sequence[RankedRow]) -> list[RankedRow]:
+    """Compares each row with those below it on shared seeds, corrected for all pairs of the table."""
+    pairs = [
+        (row, other, compare_shared_trials(other.entry.path, row.entry.held_by_trial, other.entry.held_by_trial))
+        for i, row in enumerate(rows)
+        for other in rows[i + 1 : i + 1 + ROWS_COMPARED]
+        if row.standing is not other.standing
+    ]
+    adjusted = holm([found.p_value for _, _, found in pairs], comb(len(rows), 2))
+    shown: dict[str, list[PairedComparison]] = defaultdict(list)
+    for (row, other, found), p_value in zip(pairs, adjusted, strict=True):
+        corrected = replace(found, p_value=p_value)
+        if corrected.is_significant or (corrected.n_shared and _share_a_rank(row, other)):
+            shown[row.entry.path].append(corrected)
+    return [replace(row, compared=tuple(shown[row.entry.path])) for row in rows]
+
+
+def _share_a_rank(one: RankedRow, other: RankedRow) -> bool:
+    this, that = one.standing, other.standing
+    return this is not None and that is not None and this.best <= that.worst and that.best <= this.worst
 
 
 def _sign(entry: BoardEntry) -> int:

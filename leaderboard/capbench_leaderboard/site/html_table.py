@@ -32,11 +32,10 @@ class HtmlTable:
     @property
     def body(self) -> Markup:
         """The first rows as HTML; written here because a template takes three times as long."""
-        kinds = [f' class="{escape(column.kind)}"' if column.kind else "" for column in self.columns]
         lines = (
             "".join(
-                f"<td{kind}{_sort_attribute(cell)}>{_cell_html(cell)}</td>"
-                for kind, cell in zip(kinds, row, strict=True)
+                f"<td{_class_attribute(column, cell)}{_sort_attribute(cell)}>{_cell_html(cell)}</td>"
+                for column, cell in zip(self.columns, row, strict=True)
             )
             for row in self.rows[:ROWS_IN_PAGE]
         )
@@ -47,6 +46,11 @@ class HtmlTable:
         """The remaining rows as JSON for the script; empty if there are none."""
         rest = self.rows[ROWS_IN_PAGE:]
         return embed_json([[_compact_cell(cell) for cell in row] for row in rest]) if rest else Markup("")
+
+
+def _class_attribute(column: Column, cell: Cell) -> str:
+    names = [name for name in (column.kind, "greyed" if cell.is_greyed else "") if name]
+    return f' class="{" ".join(names)}"' if names else ""
 
 
 def _sort_attribute(cell: Cell) -> str:
@@ -60,6 +64,8 @@ def _cell_html(cell: Cell) -> str:
 
 def _compact_cell(cell: Cell) -> str | list[str | float | None]:
     sort = None if _sorts_by_text(cell) else cell.sort
+    if cell.is_greyed:
+        return [cell.text, sort, cell.href, 1]
     if cell.href:
         return [cell.text, sort, cell.href]
     return cell.text if sort is None else [cell.text, sort]

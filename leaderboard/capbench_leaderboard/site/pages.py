@@ -23,7 +23,14 @@ from capbench_leaderboard.charts import (
 from capbench_leaderboard.ranking.board import Board
 from capbench_leaderboard.ranking.entry import BoardEntry
 from capbench_leaderboard.ranking.ranked_tables import RankedTable
-from capbench_leaderboard.record_text import conditions_text, group_text, missing_texts, plain_line, tier_text
+from capbench_leaderboard.record_text import (
+    conditions_text,
+    group_text,
+    missing_texts,
+    plain_line,
+    ranking_text,
+    tier_text,
+)
 from capbench_leaderboard.site.html_table import HtmlTable, embed_json
 from capbench_leaderboard.slugs import unique_slugs
 from capbench_leaderboard.table_rows import OVERVIEW_COLUMNS, RANKED_COLUMNS, Cell, overview_cells, ranked_cells
@@ -104,7 +111,7 @@ class SitePages:
         missing = missing_texts((row.architecture, row.reason) for row in table.missing)
         return PageSection(
             f"{title[0].upper()}{title[1:]}",
-            conditions_text(table.group),
+            f"{conditions_text(table.group)} {ranking_text(table)}".strip(),
             HtmlTable(name, title, RANKED_COLUMNS, cells),
             missing,
         )

@@ -20,7 +20,9 @@ from capbench_leaderboard.record_text import (
     interval_text,
     kind_text,
     plain_line,
+    probability_text,
     ratios_text,
+    same_model_text,
     seconds_text,
     status_text,
     tier_text,
@@ -79,14 +81,20 @@ class RecordPage:
 def record_page(row: RankedRow, check: RecordCheck | None) -> RecordPage:
     """The page of a record on the board, with its status, its rank and its path."""
     page = run_page(row.entry, "record")
-    rank = f"{row.rank} in its group" if row.best else "not ranked: outside a suite"
     return replace(
         page,
         status=status_text(is_self_reported=not (check and check.has_passed)),
-        summary=[("rank", rank), *page.summary],
+        summary=[*_standing_facts(row), *page.summary],
         warnings=[line for line in (_failed_check(check), *page.warnings) if line],
         origin=[*page.origin, ("record", plain_line(row.entry.path)), *_check_facts(check)],
     )
+
+
+def _standing_facts(row: RankedRow) -> Facts:
+    if row.standing is None:
+        return [("rank", "not ranked: " + ("not settled" if row.entry.is_unsettled else "outside a suite"))]
+    same = [("model", same_model_text(row.same_model_as))] if row.same_model_as else []
+    return [("rank", f"{row.rank} in its group"), ("probability of being best", probability_text(row.standing)), *same]
 
 
 def run_page(entry: BoardEntry, name: str) -> RecordPage:

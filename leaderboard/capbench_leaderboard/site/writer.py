@@ -160,7 +160,7 @@ def _task_link(pages: SitePages, task: str) -> Link:
     text = count_text(sum(len(table.rows) for table in tables), "record")
     if ranked:
         last = max(ranked, key=lambda t: (t.group.suite_version, t.group.tier))
-        names = list(dict.fromkeys(plain_line(r.entry.result.architecture.name) for r in last.rows if r.best == 1))
+        names = list(dict.fromkeys(plain_line(r.entry.result.architecture.name) for r in last.rows if r.may_be_first))
         few = ", ".join(names[:6]) + (" and others" if len(names) > 6 else "")
         text += f"; first at {tier_text(last.group.tier)}: {few}"
     return Link(plain_line(task), pages.tasks[task], text)
@@ -195,8 +195,9 @@ def _write_records(folder: Path, pages: SitePages, pool: ProcessPool) -> None:
 
 def _job(pages: SitePages, row: RankedRow) -> RecordJob:
     result = row.entry.result
+    slim_entry = replace(row.entry, held_by_trial={}, prints={})  # fields that the page does not show
     return RecordJob(
-        replace(row, compared=(), entry=replace(row.entry, held_by_trial={})),  # fields that the page does not show
+        replace(row, compared=(), entry=slim_entry),
         pages.board.checks.get(row.entry.path),
         pages.records[row.entry.path],
         f"../{pages.tasks[result.task.name]}",

@@ -40,6 +40,7 @@
     row.cells.forEach(function (cell, column) {
       var td = element("td", undefined, row.line);
       td.className = heads[column].className;
+      if (Array.isArray(cell) && cell[3]) td.classList.add("greyed");
       if (Array.isArray(cell) && cell[2]) element("a", cell[0], td).href = cell[2];
       else td.textContent = text(cell);
     });

@@ -1,61 +1,20 @@
-"""Ranking: ranges from intervals, ties as ranges, never across versions, independent of the order of the files."""
+"""Ranking: ranges from posteriors, ties as ranges, never across versions, independent of the order of the files."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from capbench.documents.result import MissingRecord
 from capbench_leaderboard.ranking.comparison import compare_shared_trials, sign_test
 from capbench_leaderboard.ranking.entry import BoardEntry, make_entry
-from capbench_leaderboard.ranking.ranked_tables import rank, rank_chosen, rank_ranges
+from capbench_leaderboard.ranking.ranked_tables import rank, rank_chosen
 from tests.leaderboard.synthetic import SyntheticRecord
-
-ENDS = st.one_of(st.floats(0, 100), st.just(math.inf), st.just(-math.inf))
-INTERVALS = st.lists(st.tuples(ENDS, ENDS).map(lambda ends: (min(ends), max(ends))), min_size=1, max_size=12)
 
 
 def entry(record: SyntheticRecord) -> BoardEntry:
     return make_entry(f"{record.suite}/{record.task}/{record.architecture}-{record.draw}.json", record.result())
-
-
-@given(INTERVALS)
-def test_overlapping_intervals_share_a_rank(intervals: list[tuple[float, float]]) -> None:
-    ranges = rank_ranges(intervals)
-    for one, (low, high) in zip(ranges, intervals, strict=True):
-        for other, (other_low, other_high) in zip(ranges, intervals, strict=True):
-            if low <= other_high and other_low <= high:
-                assert one[0] <= other[1]
-                assert other[0] <= one[1]
-
-
-@given(INTERVALS)
-def test_an_interval_wholly_above_another_is_ranked_above_it(intervals: list[tuple[float, float]]) -> None:
-    ranges = rank_ranges(intervals)
-    for one, (low, _) in zip(ranges, intervals, strict=True):
-        for other, (_, other_high) in zip(ranges, intervals, strict=True):
-            if low > other_high:
-                assert one[0] < other[0]
-                assert one[1] < other[1]
-
-
-@given(INTERVALS, st.randoms())
-def test_ranges_do_not_depend_on_the_order(intervals: list[tuple[float, float]], rng) -> None:
-    shuffled = list(range(len(intervals)))
-    rng.shuffle(shuffled)
-    assert rank_ranges([intervals[i] for i in shuffled]) == [rank_ranges(intervals)[i] for i in shuffled]
-
-
-@given(INTERVALS)
-def test_every_rank_is_between_one_and_the_number_of_records(intervals: list[tuple[float, float]]) -> None:
-    assert all(1 <= best <= worst <= len(intervals) for best, worst in rank_ranges(intervals))
-
-
-def test_three_records_by_hand() -> None:
-    assert rank_ranges([(10, 20), (15, 25), (30, math.inf)]) == [(2, 3), (2, 3), (1, 1)]
 
 
 def test_tables_do_not_depend_on_the_order_of_records() -> None:
