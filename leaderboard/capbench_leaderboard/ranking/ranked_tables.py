@@ -167,12 +167,17 @@ def _rank_entries(entries: Sequence[BoardEntry]) -> list[RankedRow]:
 def _group_by_model(entries: Sequence[BoardEntry]) -> list[list[BoardEntry]]:
     """Records of the same model together, in an order that does not depend on the order given."""
     models: list[list[BoardEntry]] = []
+    # Equal models share results that did not hold, and others hardly any: only models found there are compared.
+    models_by_result: dict[object, set[int]] = defaultdict(set)
     for entry in sorted(entries, key=lambda each: (each.result.run_id, each.path)):
-        same = next((records for records in models if all(_is_same_model(entry, each) for each in records)), None)
-        if same is None:
-            models.append([entry])
-        else:
-            same.append(entry)
+        results = [(trial, found) for trial, found in entry.prints.items() if not found.has_held]
+        candidates = sorted(set().union(*(models_by_result[result] for result in results)))
+        place = next((i for i in candidates if all(_is_same_model(entry, each) for each in models[i])), len(models))
+        if place == len(models):
+            models.append([])
+        models[place].append(entry)
+        for result in results:
+            models_by_result[result].add(place)
     return models
 
 

@@ -195,10 +195,9 @@ def _write_records(folder: Path, pages: SitePages, pool: ProcessPool) -> None:
 
 def _job(pages: SitePages, row: RankedRow) -> RecordJob:
     result = row.entry.result
+    slim_entry = replace(row.entry, held_by_trial={}, prints={})  # fields that the page does not show
     return RecordJob(
-        replace(
-            row, compared=(), entry=replace(row.entry, held_by_trial={}, prints={})
-        ),  # fields that the page does not show
+        replace(row, compared=(), entry=slim_entry),
         pages.board.checks.get(row.entry.path),
         pages.records[row.entry.path],
         f"../{pages.tasks[result.task.name]}",
