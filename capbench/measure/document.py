@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from capbench.contract.bound import D_K, FACTS
 from capbench.contract.plugin import Plugin
 from capbench.documents.result import (
+    ArchitectureRef,
     Capacity,
     Constructed,
     Environment,
@@ -50,7 +51,7 @@ def document(run: Session, constructed: Session | None, wall_seconds: float) -> 
         run_id=_run_id(run),
         command=command(run.request),
         task=request.task.ref(),
-        architecture=request.architecture.ref(),
+        architecture=ArchitectureRef(**dict(request.architecture.ref()), shapes_tried=run.shapes_tried),
         solver=request.solver.ref(),
         protocol=run.protocol,
         n_parameters=n_parameters,

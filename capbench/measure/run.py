@@ -20,6 +20,7 @@ from capbench.measure.presets import CONSTRUCTION
 from capbench.measure.request import Request
 from capbench.measure.search import SearchPlan, next_trials
 from capbench.measure.session import RunListener, Session
+from capbench.measure.shapes import choose_shape
 from capbench.measure.summary import axis_of, leading_rate, observations
 from capbench.measure.theory import bracket, refuse_broken
 from capbench.registry.registry import Registry
@@ -69,6 +70,7 @@ def execute_jointly(
         opened.prepare(first.plugins)
         session = Session(first, registry, store, listener, opened, pending)
         try:
+            choose_shape(session)
             _measure(session, [request.protocol.at for request in requests])
             elapsed = time.perf_counter() - started
             if len(requests) == 1:
@@ -80,7 +82,7 @@ def execute_jointly(
                 opened.kill()
             raise RunInterrupted(
                 f"interrupted: {session.n_trained} newly trained trials are stored; "
-                f"the same command goes on from there: {command(first)}"
+                f"the same command goes on from there: {command(session.request)}"
             ) from None
 
 
