@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from capbench.contract.bound import Pedigree as Pedigree
     from capbench.contract.hookspecs import hookimpl as hookimpl
     from capbench.contract.plugin import Plugin as Plugin
+    from capbench.contract.shapes import find_shapes as find_shapes
     from capbench.contract.signatures import Lookup as Lookup
     from capbench.contract.signatures import Recall as Recall
     from capbench.contract.signatures import Relation as Relation
@@ -48,6 +49,7 @@ _HOME = {
     "contract.bound": ("D_K", "FACTS", "Bound", "BoundValue", "CalibrationCell", "ExactBound", "Kind", "Pedigree"),
     "contract.hookspecs": ("hookimpl",),
     "contract.plugin": ("Plugin",),
+    "contract.shapes": ("find_shapes",),
     "contract.signatures": ("Lookup", "Recall", "Relation", "Signature"),
     "contract.solver": ("ConstructiveSolver", "GradientSolver", "Solver"),
     "contract.task": ("Criterion", "Problem", "Recipe", "Task"),

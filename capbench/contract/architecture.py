@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capbench.contract.plugin import Plugin
 
@@ -49,6 +50,14 @@ class Architecture(Plugin):
 
     def widths(self, signature: Signature) -> tuple[str, ...]:
         """The fields that an equal-parameter comparison may change, the finest-grained last; none by default."""
+        return ()
+
+    def shapes(self, signature: Signature, n_parameters: int) -> Sequence[Mapping[str, Any] | Architecture]:
+        """Configurations within 5 % of a parameter count, of which the best is measured; none by default.
+
+        Field values or instances, the most ordinary first, without widths that cannot help; `find_shapes` finds them.
+        Without any, the fields that `widths` names are changed one at a time.
+        """
         return ()
 
     def heads(self, signature: Signature) -> Heads | None:

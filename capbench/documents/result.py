@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -45,6 +45,28 @@ class PluginRef(Record):
     params: dict[str, JsonValue]
     plugin: str = Field(description="distribution and version that provided it")
     code_hash: str
+
+
+class ShapeTried(Record):
+    """A shape that was compared with others of about as many parameters, and how it did on the selection seeds."""
+
+    params: dict[str, JsonValue] = Field(description="all fields of the architecture")
+    n_parameters: Positive
+    estimate: float = Field(description="capacity by its few trials; 0 where all of them failed")
+    trials: Count
+
+
+class ArchitectureRef(PluginRef):
+    """An architecture, its configuration, and the shapes that it was chosen from."""
+
+    shapes_tried: tuple[ShapeTried, ...] = Field(
+        (), description="under --params and --match, the shapes compared on seeds of their own, the chosen one first"
+    )
+
+
+def shape_fields(shapes: Sequence[Mapping[str, object]]) -> list[str]:
+    """The fields in which shapes differ."""
+    return [name for name in (shapes[0] if shapes else ()) if any(each[name] != shapes[0][name] for each in shapes)]
 
 
 class Protocol(Record):
@@ -306,7 +328,7 @@ class Result(Record):
     command: str = Field(description="the command that repeats it")
     suite: SuiteCell | None = Field(None, description="the suite that the run belongs to, if any")
     task: PluginRef
-    architecture: PluginRef
+    architecture: ArchitectureRef
     solver: PluginRef
     protocol: Protocol
     n_parameters: Positive

@@ -12,6 +12,7 @@ from capbench.contract.bound import D_K, FACTS
 from capbench.contract.plugin import Plugin
 from capbench.documents.result import (
     BITS,
+    ArchitectureRef,
     Capacity,
     Constructed,
     Environment,
@@ -52,7 +53,7 @@ def document(session: Session, constructed: Session | None, wall_seconds: float)
         run_id=_run_id(session),
         command=command(session.request),
         task=request.task.ref(),
-        architecture=request.architecture.ref(),
+        architecture=ArchitectureRef(**dict(request.architecture.ref()), shapes_tried=session.shapes_tried),
         solver=request.solver.ref(),
         protocol=session.protocol,
         n_parameters=n_parameters,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from torch import nn
 
 from capbench.contract.architecture import Architecture
+from capbench.contract.shapes import TOLERANCE, is_near
 from capbench.contract.task import Task
 from capbench.engine.stack import Layout
 from capbench.engine.trials import seeded
 from capbench.errors import BadSetting, UnsupportedSignature
 from capbench.registry.settings import Configured
 
-TOLERANCE = 0.05
 MAX_WIDTH = 1 << 16
 COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmM]?)")
 NEIGHBOURS = 32
@@ -45,19 +46,57 @@ def parse_count(text: str) -> int:
     return count
 
 
-def match_parameters(task: Task, architecture: Configured[Architecture], target: int) -> Configured[Architecture]:
+def shapes_near(
+    task: Task, architecture: Configured[Architecture], target: int, kept: Collection[str] = ()
+) -> list[Configured[Architecture]]:
+    """The shapes within 5 % of the target that an architecture offers, or else one by its width; the first is typical.
+
+    The fields in `kept`, which the user has set, stay as they are.
+    """
+    plugin = architecture.plugin
+    # Which fields the user has set is what the architecture sees in `model_fields_set`.
+    offered = type(plugin).model_construct(_fields_set=set(kept), **dict(plugin)).shapes(task.signature, target)
+    shapes = [architecture.replaced(**dict(each)) for each in offered]
+    suitable = [each for each in shapes if _keeps(each.plugin, plugin, kept) and _is_near(task, each, target)]
+    return suitable or [match_parameters(task, architecture, target, kept)]
+
+
+def _keeps(shape: Architecture, plugin: Architecture, kept: Collection[str]) -> bool:
+    """Whether a shape has the same values in some fields."""
+    return all(getattr(shape, name) == getattr(plugin, name) for name in kept)
+
+
+def _is_near(task: Task, architecture: Configured[Architecture], target: int) -> bool:
+    """Whether an architecture can be built with about so many parameters."""
+    try:
+        return is_near(count_parameters(task, architecture.plugin), target)
+    except UnsupportedSignature:
+        return False
+
+
+def match_parameters(
+    task: Task, architecture: Configured[Architecture], target: int, kept: Collection[str] = ()
+) -> Configured[Architecture]:
     """The architecture with a free width chosen so that its count is within 5 % of the target."""
     name = architecture.plugin.name
-    fields = architecture.plugin.widths(task.signature)
-    if not fields:
+    widths = architecture.plugin.widths(task.signature)
+    fields = [field for field in widths if field not in kept]
+    if not fields and _is_near(task, architecture, target):
+        return architecture
+    if not widths:
         raise BadSetting(f"{name} names no width that --params could change on {task.name}; use --set arch.FIELD=VALUE")
+    if not fields:
+        raise BadSetting(
+            f"--params changes {' or '.join(widths)} of {name} on {task.name} and no field that is set, got all of "
+            f"them set, with {count_parameters(task, architecture.plugin):,} parameters for {target:,}; leave one unset"
+        )
     tried = []
     for field in fields:
         nearest = _nearest(task, architecture, field, target)
         if nearest is None:
             continue
         candidate, count = nearest
-        if abs(count - target) <= TOLERANCE * target:
+        if is_near(count, target):
             return candidate
         tried.append(f"{field}={getattr(candidate.plugin, field)} gives {count:,}")
     raise BadSetting(

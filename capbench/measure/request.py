@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,10 +12,10 @@ from torch import nn
 from capbench.contract.architecture import Architecture
 from capbench.contract.solver import ConstructiveSolver, GradientSolver, Solver
 from capbench.contract.task import Problem, Task
-from capbench.documents.result import Protocol
+from capbench.documents.result import Protocol, shape_fields
 from capbench.engine.devices import check_precision, resolve_device
 from capbench.errors import BadSetting, CannotConstruct, LoadOutOfRange, UnknownName, UnsupportedSignature
-from capbench.measure.matching import build_module, count_parameters, count_trained, match_parameters, parse_count
+from capbench.measure.matching import build_module, count_parameters, count_trained, parse_count, shapes_near
 from capbench.measure.options import RunOptions
 from capbench.measure.presets import Preset, preset_named
 from capbench.measure.protocols import TrainingProtocol, protocol_named
@@ -40,6 +41,8 @@ class Request:
     options: RunOptions
     preset: Preset
     training: TrainingProtocol
+    shapes: tuple[Configured[Architecture], ...] = ()
+    """Shapes of the architecture to choose from under --params and --match, the present one first."""
     protocol: Protocol = field(init=False)
     n_parameters: int = field(init=False)
 
@@ -56,6 +59,11 @@ class Request:
         """Its three plugins."""
         return self.task, self.architecture, self.solver
 
+    @property
+    def chooses_shape(self) -> bool:
+        """Whether the best of several shapes is to be found before the capacity is measured."""
+        return len(self.shapes) > 1 and self.protocol.mode == "capacity"
+
 
 def build_request(options: RunOptions, registry: Registry) -> Request:
     """Looks names up, sets fields, and matches the number of parameters where that is asked for."""
@@ -67,35 +75,45 @@ def build_request(options: RunOptions, registry: Registry) -> Request:
     task = configure(registry.task(options.task), preset.name, overrides["task"])
     architecture = configure(registry.architecture(options.arch), preset.name, overrides["arch"])
     solver_fields = {**training.solver_fields, **overrides["solver"]}
+    shapes = _shapes(options, registry, task, architecture, overrides["arch"])
     return Request(
         task=task,
-        architecture=_matched(options, registry, task, architecture),
+        architecture=shapes[0] if shapes else architecture,
         solver=configure(registry.solver(options.solver), preset.name, solver_fields),
         options=options.replaced(rates=tuple(sorted(dict.fromkeys(options.rates)))),
         preset=preset,
         training=training,
+        shapes=tuple(shapes),
     )
 
 
-def _matched(
-    options: RunOptions, registry: Registry, task: Configured[Task], architecture: Configured[Architecture]
-) -> Configured[Architecture]:
-    """The architecture at the width that --params or --match asks for."""
+def _shapes(
+    options: RunOptions,
+    registry: Registry,
+    task: Configured[Task],
+    architecture: Configured[Architecture],
+    kept: Collection[str],
+) -> list[Configured[Architecture]]:
+    """The shapes with the count that --params or --match asks for; none where the count is not asked for."""
     if options.params is not None and options.match is not None:
         raise BadSetting("--params and --match both choose the count; give one of them")
     if options.params is not None:
-        return match_parameters(task.plugin, architecture, parse_count(options.params))
+        return shapes_near(task.plugin, architecture, parse_count(options.params), kept)
     if options.match is not None:
         other = configure(registry.architecture(options.match), options.preset, {})
-        return match_parameters(task.plugin, architecture, count_parameters(task.plugin, other.plugin))
-    return architecture
+        return shapes_near(task.plugin, architecture, count_parameters(task.plugin, other.plugin), kept)
+    return []
 
 
 def matched_text(request: Request) -> str:
-    """The widths that --params or --match chose, and the count they give."""
+    """The shape that --params or --match chose and the count it has, or how many shapes it will compare."""
     task, architecture = request.task.plugin, request.architecture.plugin
-    widths = ", ".join(f"{name}={getattr(architecture, name)}" for name in architecture.widths(task.signature))
-    return f"matched: {architecture.name} with {widths} has {request.n_parameters:,} parameters"
+    if request.chooses_shape:
+        return f"shapes: the best of {len(request.shapes)} of {architecture.name} is found on seeds of its own"
+    names = shape_fields([each.plugin.model_dump() for each in request.shapes]) or architecture.widths(task.signature)
+    widths = ", ".join(f"{name}={getattr(architecture, name)}" for name in names)
+    others = f", the most typical of {len(request.shapes)} shapes" if len(request.shapes) > 1 else ""
+    return f"matched: {architecture.name} with {widths} has {request.n_parameters:,} parameters{others}"
 
 
 def check_load(task: Task, load: int) -> None:

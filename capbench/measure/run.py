@@ -19,8 +19,9 @@ from capbench.measure.document import command, document
 from capbench.measure.presets import CONSTRUCTION
 from capbench.measure.request import Request
 from capbench.measure.search import SearchPlan, next_trials
-from capbench.measure.session import RunListener, Session
-from capbench.measure.settle import RATE_STEP, SELECTION_SEED, SELECTION_WIDTH, settle, with_selection
+from capbench.measure.session import SELECTION_SEED, RunListener, Session
+from capbench.measure.settle import RATE_STEP, SELECTION_WIDTH, settle, with_selection
+from capbench.measure.shapes import choose_shape
 from capbench.measure.summary import axis_of, leading_rate, observations_by_rate
 from capbench.measure.theory import bracket, refuse_broken
 from capbench.registry.registry import Registry
@@ -72,6 +73,7 @@ def execute_jointly(
         opened.prepare(first.plugins)
         session = Session(first, registry, store, listener, opened, pending)
         try:
+            choose_shape(session)
             if first.options.settle:
                 return [_finish(*_settle(session), started)]
             _measure(session, [request.protocol.at for request in requests])
@@ -85,7 +87,7 @@ def execute_jointly(
                 opened.kill()
             raise RunInterrupted(
                 f"interrupted: {session.n_trained} newly trained trials are stored; "
-                f"the same command goes on from there: {command(first)}"
+                f"the same command goes on from there: {command(session.request)}"
             ) from None
 
 

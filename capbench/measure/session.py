@@ -12,7 +12,7 @@ from typing import Protocol as Interface
 import torch
 
 from capbench.contract.solver import GradientSolver
-from capbench.documents.result import Protocol, Trial, TrialStatus, Worker
+from capbench.documents.result import Protocol, ShapeTried, Trial, TrialStatus, Worker
 from capbench.engine.cost import Cost
 from capbench.engine.memory import most_lanes
 from capbench.engine.trials import Setup, Training, TrialGroup, TrialSpec, group_trials
@@ -22,6 +22,8 @@ from capbench.measure.request import Request
 from capbench.registry.registry import Registry
 from capbench.store.store import Store
 
+SELECTION_SEED = 1_000_000
+"""Seeds from here on are for choosing shape, learning rate and steps; those of a measurement are 0, 1, …"""
 POLL_SECONDS = 0.2
 """Time between two checks whether another process has ended the trials that it has leased."""
 
@@ -88,6 +90,8 @@ class Session:
     cost: Cost = field(default_factory=Cost)
     trained: set[str] = field(default_factory=set)
     """Keys of the trials that were trained in it; the others were in the store."""
+    shapes_tried: tuple[ShapeTried, ...] = ()
+    """The shapes from which that of its request was chosen."""
     _minimized: dict[str, int | None] = field(default_factory=dict)
     """Under --minimize, the value of the parameter by trial key."""
     _failed_before: set[str] = field(default_factory=set)
@@ -130,10 +134,11 @@ class Session:
 
     def measure(self, wanted: Sequence[tuple[int, int]], rates: Sequence[float | None]) -> None:
         """Makes sure that every (point, seed) has a trial at every rate: from the store, or by training."""
-        by_point = [
-            self._wanted_at(at, [seed for a, seed in wanted if a == at], rates)
-            for at in dict.fromkeys(a for a, _ in wanted)
-        ]
+        points = dict.fromkeys(at for at, _ in wanted)
+        self.obtain([self._wanted_at(at, [seed for a, seed in wanted if a == at], rates) for at in points])
+
+    def obtain(self, by_point: list[WantedTrials]) -> None:
+        """Makes sure that it has all of these trials: from the store, or by training."""
         minimized = {
             each.setup.key(spec): each.at if self.protocol.parameter else None
             for each in by_point

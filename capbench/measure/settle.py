@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 
 from capbench.documents.result import Capacity, CapacityAtSteps, Protocol, RateWindow, Result, Selection, Trial
 from capbench.measure.request import Request
-from capbench.measure.session import Session
+from capbench.measure.session import SELECTION_SEED, Session
 from capbench.measure.summary import find_threshold, leading_rate, rate_window
 from capbench.measure.threshold import Threshold
 
 SETTLE_VERSION = 1
-SELECTION_SEED = 1_000_000
-"""The first seed of the trials on which rate and steps are chosen; the measurement starts at seed 0."""
 SELECTION_WIDTH = 0.07
 """Wanted half-width of an interval while choosing: both sides of a doubling share their seeds, so that much of the
 spread between seeds cancels in their ratio."""

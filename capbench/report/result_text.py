@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 from statistics import fmean
 
 from capbench.contract.bound import D_K, FACTS
-from capbench.documents.result import BoundRecord, Capacity, RateWindow, Result, Timing, Trial, TrialStatus
+from capbench.documents.result import (
+    BoundRecord,
+    Capacity,
+    RateWindow,
+    Result,
+    ShapeTried,
+    Timing,
+    Trial,
+    TrialStatus,
+    shape_fields,
+)
 from capbench.documents.text import number, plain, sign_text, table
 
 PHASES = {
@@ -68,6 +79,8 @@ def answer_rows(result: Result, fact: str) -> list[tuple[str, str]]:
         rows.insert(2, ("D_K*", f"{number(capacity.d_qk_total)} ({ends})"))
     if capacity.settled is not None:
         rows.insert(2, ("settled", _settled(result)))
+    if result.architecture.shapes_tried:
+        rows.append(("shape", _shapes(result.architecture.shapes_tried)))
     if rates is not None:
         rows.append(("learning rate", _learning_rates((result.selection and result.selection.rates) or rates)))
     return rows
@@ -133,6 +146,15 @@ def _learning_rates(rates: RateWindow) -> str:
         return f"none held (of {tried}); {rates.best:g} came closest"
     dropped = f"; {', '.join(f'{rate:g}' for rate in rates.pruned)} dropped early" if rates.pruned else ""
     return f"{rates.best:g} held most; working: {', '.join(f'{r:g}' for r in rates.working)} (of {tried}){dropped}"
+
+
+def _shapes(tried: Sequence[ShapeTried]) -> str:
+    """The chosen shape and the one that came next, with the capacities by which they were chosen."""
+    names = shape_fields([shape.params for shape in tried])
+    texts = [
+        f"{' '.join(f'{name}={shape.params[name]}' for name in names)} ({number(shape.estimate)})" for shape in tried
+    ]
+    return f"{texts[0]}, the best of {len(tried)} on seeds of their own; next: {texts[1]}"
 
 
 def _three_numbers(result: Result, fact: str) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from capbench import Architecture, Heads, Lookup, Signature, UnsupportedSignature, hookimpl
-from capbench_plugins.attention import Maps, attend, attend_grid, uniform
+from capbench import Architecture, Heads, Lookup, Signature, UnsupportedSignature, find_shapes, hookimpl
+from capbench_plugins.attention import Maps, attend, attend_grid, head_grid, heads_fit, uniform
 
 
 class Aot(Architecture):
@@ -48,6 +49,10 @@ class Aot(Architecture):
     def widths(self, signature: Signature) -> tuple[str, ...]:
         """Width of the residual stream, then heads, then the value width of a head."""
         return ("d_model", "n_heads") if self.shared_maps else ("d_model", "n_heads", "d_vo")
+
+    def shapes(self, signature: Signature, n_parameters: int) -> Sequence[Aot]:
+        """More or fewer heads in each layer, no wider than the residual stream, and streams of several widths."""
+        return find_shapes(self, signature, n_parameters, head_grid(signature), is_useful=heads_fit)
 
     def heads(self, signature: Signature) -> Heads | None:
         """Its heads as the theorems count them; None with shared maps, which the theorems do not cover."""

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from capbench import Lookup, Recall, Relation, Signature
+
 FEW_HEADS = 4
 """Up to this many heads, `mix_grid` is faster term by term than by products of small matrices."""
+MOST_HEADS = MOST_WIDTH = 4096
+LEAST_EMBEDDING = 4
+"""Narrower embeddings are no candidates at a parameter count: they would be the most extreme of all shapes."""
+INIT_SCALES = (0.5, 2.0)
+"""Initial scales of queries and keys to choose from, where values are read: mha on bigrams holds 86 facts with 1,000
+parameters at .5, and 27 at 2, the scale that is best on relations."""
 Maps = tuple[Tensor, Tensor, Tensor, Tensor]
 """W_Q, W_K (heads, d, d_qk), W_V (heads, d, d_vo) and W_O (heads, d_vo, d_out), one matrix per head."""
 
@@ -21,6 +31,41 @@ def gaussian(*shape: int, std: float) -> nn.Parameter:
 def uniform(*shape: int, limit: float) -> nn.Parameter:
     """Weights drawn uniformly from -limit to limit."""
     return nn.Parameter(torch.empty(*shape).uniform_(-limit, limit))
+
+
+def head_grid(signature: Signature) -> dict[str, Sequence[Any]]:
+    """The shapes that heads may have: heads are added to reach a parameter count, no wider than what they read.
+
+    An embedding wider than the number of tokens would not separate them better.
+    """
+    heads = range(1, MOST_HEADS + 1)
+    if isinstance(signature, Lookup):
+        widths = range(1, min(signature.n_tokens, MOST_WIDTH) + 1)
+        return {"n_heads": heads, "d_model": widths[LEAST_EMBEDDING - 1 :] or widths, "d_qk+d_vo": widths}
+    widths = range(1, min(signature.d_input if isinstance(signature, Recall) else signature.d_item, MOST_WIDTH) + 1)
+    grid = {"n_heads": heads, "d_qk": widths}
+    return {**grid} if isinstance(signature, Relation) else {**grid, "d_vo": widths}
+
+
+class HasHeads(Protocol):
+    """An architecture with heads on an embedding."""
+
+    @property
+    def d_model(self) -> int:
+        """Width of the embedding."""
+
+    @property
+    def d_qk(self) -> int:
+        """Query/key width of a head."""
+
+    @property
+    def d_vo(self) -> int:
+        """Value/output width of a head."""
+
+
+def heads_fit(shape: HasHeads) -> bool:
+    """Whether heads on an embedding are no wider than it: more would only be more weights for the same maps."""
+    return max(shape.d_qk, shape.d_vo) <= shape.d_model
 
 
 def attend(queries: Tensor, contexts: Tensor, W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tensor) -> Tensor:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from capbench import Architecture, Lookup, Recall, Signature, UnsupportedSignature, hookimpl
+from capbench import Architecture, Lookup, Recall, Signature, UnsupportedSignature, find_shapes, hookimpl
 from capbench_plugins.attention import gaussian
+
+MOST_WIDTH = 1024
 
 
 class Bilinear(Architecture):
@@ -23,7 +26,9 @@ class Bilinear(Architecture):
 
     name: ClassVar[str] = "bilinear"
 
-    d_model: int = Field(10, ge=1, le=1024, description="width of a token's vector, on lookup tasks; a key has d²")
+    d_model: int = Field(
+        10, ge=1, le=MOST_WIDTH, description="width of a token's vector, on lookup tasks; a key has d²"
+    )
 
     def build(self, signature: Signature) -> nn.Module:
         """The module for pairs of tokens or of items."""
@@ -38,6 +43,12 @@ class Bilinear(Architecture):
     def widths(self, signature: Signature) -> tuple[str, ...]:
         """The width of a token's vector; on relations no width is free."""
         return ("d_model",) if isinstance(signature, Lookup) else ()
+
+    def shapes(self, signature: Signature, n_parameters: int) -> Sequence[Bilinear]:
+        """The one width that has the count; on relations the matrix has the size of the items."""
+        if not isinstance(signature, Lookup):
+            return ()
+        return find_shapes(self, signature, n_parameters, {"d_model": range(1, MOST_WIDTH + 1)})
 
 
 class PairMemory(nn.Module):

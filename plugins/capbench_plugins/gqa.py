@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from capbench import Architecture, Heads, Lookup, Recall, Relation, Signature, hookimpl
+from capbench import Architecture, Heads, Lookup, Recall, Relation, Signature, find_shapes, hookimpl
 from capbench_plugins.aot import AttentionOnly
-from capbench_plugins.attention import Maps
+from capbench_plugins.attention import INIT_SCALES, Maps, head_grid, heads_fit
 from capbench_plugins.mha import RecallAttention
 from capbench_plugins.relations import RelationScores
+
+GROUP_SIZES = (2, 4)
+"""Query heads that share one head of keys and values, in the shapes of a parameter count."""
 
 
 class Gqa(Architecture):
@@ -55,6 +59,15 @@ class Gqa(Architecture):
             return ("d_model", "d_vo")
         return ("d_qk",) if isinstance(signature, Relation) else ("d_qk", "d_vo")
 
+    def shapes(self, signature: Signature, n_parameters: int) -> Sequence[Gqa]:
+        """More or fewer groups of two or four heads, no wider than what they read."""
+        grid = head_grid(signature)
+        grid = {"n_kv_heads": grid.pop("n_heads"), "heads_per_group": GROUP_SIZES, **grid}
+        if isinstance(signature, Recall):
+            grid["init_scale"] = INIT_SCALES
+        is_useful = heads_fit if isinstance(signature, Lookup) else None
+        return find_shapes(self, signature, n_parameters, grid, fields=grouped, is_useful=is_useful)
+
     def heads(self, signature: Signature) -> Heads | None:
         """Its heads where theorems about independent heads still hold; None where values are shared."""
         if isinstance(signature, Relation):
@@ -64,6 +77,12 @@ class Gqa(Architecture):
         d = signature.d_input if isinstance(signature, Recall) else self.d_model
         is_lookup = isinstance(signature, Lookup)
         return Heads(self.n_heads, d, self.d_qk, self.d_vo, 1, is_lookup, is_lookup and self.positions)
+
+
+def grouped(point: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of groups of which the size is given."""
+    fields = {name: value for name, value in point.items() if name != "heads_per_group"}
+    return fields | {"n_heads": point["n_kv_heads"] * point["heads_per_group"]}
 
 
 def repeat_groups(W_Q: Tensor, W_K: Tensor, W_V: Tensor, W_O: Tensor) -> Maps:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from pydantic import Field
 from torch import nn
 
-from capbench import Architecture, Heads, Lookup, Recall, Relation, Signature, UnsupportedSignature, hookimpl
+from capbench import (
+    Architecture,
+    Heads,
+    Lookup,
+    Recall,
+    Relation,
+    Signature,
+    UnsupportedSignature,
+    find_shapes,
+    hookimpl,
+)
 from capbench_plugins.aot import AttentionOnly
+from capbench_plugins.attention import INIT_SCALES, head_grid
 from capbench_plugins.mha import RecallAttention
 from capbench_plugins.relations import RelationScores
 
@@ -50,6 +62,18 @@ class HeadSplit(Architecture):
             return ("d_model",)
         return ("d_qk_total",) if isinstance(signature, Relation) else ("d_qk_total", "d_vo_total")
 
+    def shapes(self, signature: Signature, n_parameters: int) -> Sequence[HeadSplit]:
+        """As in mha or aot: more or fewer heads, no wider than what they read; the totals follow."""
+        grid = head_grid(signature)
+        if isinstance(signature, Recall):
+            grid["init_scale"] = INIT_SCALES
+
+        def are_useful(shape: HeadSplit) -> bool:
+            heads = shape.heads(signature)
+            return max(heads.d_qk, heads.d_vo) <= heads.d_model
+
+        return find_shapes(self, signature, n_parameters, grid, fields=totals, is_useful=are_useful)
+
     def heads(self, signature: Signature) -> Heads:
         """Its heads as the theorems count them."""
         if isinstance(signature, Relation):
@@ -81,6 +105,13 @@ class HeadSplit(Architecture):
                 f"on the diagonal d_vo goes from 1 to d = {d}, got {d_vo} per head; lower d_vo_total"
             )
         return d - d_vo + 1
+
+
+def totals(point: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of heads whose widths are given for one of them."""
+    fields = {name: value for name, value in point.items() if name not in ("d_qk", "d_vo")}
+    widths = {name: point["n_heads"] * point[name] for name in ("d_qk", "d_vo") if name in point}
+    return fields | {f"{name}_total": width for name, width in widths.items()}
 
 
 @hookimpl

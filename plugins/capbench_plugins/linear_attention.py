@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -9,8 +10,8 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capbench import Architecture, Recall, Relation, Signature, UnsupportedSignature, hookimpl
-from capbench_plugins.attention import mix_grid
+from capbench import Architecture, Lookup, Recall, Relation, Signature, UnsupportedSignature, find_shapes, hookimpl
+from capbench_plugins.attention import INIT_SCALES, head_grid, heads_fit, mix_grid
 from capbench_plugins.mha import RecallAttention, TokenAttention
 
 
@@ -39,6 +40,12 @@ class LinearAttention(Architecture):
     def widths(self, signature: Signature) -> tuple[str, ...]:
         """Heads first, then the value width of a head."""
         return ("n_heads", "d_vo")
+
+    def shapes(self, signature: Signature, n_parameters: int) -> Sequence[LinearAttention]:
+        """As in mha: more or fewer heads, no wider than what they read, at several initial scales."""
+        grid = {**head_grid(signature), "init_scale": INIT_SCALES}
+        is_useful = heads_fit if isinstance(signature, Lookup) else None
+        return find_shapes(self, signature, n_parameters, grid, is_useful=is_useful)
 
 
 def features(x: Tensor) -> Tensor:

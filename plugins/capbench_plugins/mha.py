@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor, nn
 
-from capbench import Architecture, Heads, Lookup, Problem, Recall, Relation, Signature, hookimpl
-from capbench_plugins.attention import Maps, attend, attend_grid, gaussian
+from capbench import Architecture, Heads, Lookup, Problem, Recall, Relation, Signature, find_shapes, hookimpl
+from capbench_plugins.attention import INIT_SCALES, Maps, attend, attend_grid, gaussian, head_grid, heads_fit
 from capbench_plugins.relations import Readout, RelationScores, RoutedScores, SoftmaxScores
 
 SATURATED = 0.99
@@ -53,6 +54,16 @@ class Mha(Architecture):
     def widths(self, signature: Signature) -> tuple[str, ...]:
         """Heads first, then the width of a head: query/key width on relations, else value width."""
         return ("n_heads", "d_qk") if isinstance(signature, Relation) else ("n_heads", "d_vo")
+
+    def shapes(self, signature: Signature, n_parameters: int) -> Sequence[Mha]:
+        """More or fewer heads of any width up to that of what they read; on relations at their own initial scale."""
+        grid = head_grid(signature)
+        if not isinstance(signature, Relation):
+            grid["init_scale"] = INIT_SCALES
+        elif self.readout == "routed":
+            grid["d_vo"] = grid["d_qk"]
+        is_useful = heads_fit if isinstance(signature, Lookup) else None
+        return find_shapes(self, signature, n_parameters, grid, is_useful=is_useful)
 
     def heads(self, signature: Signature) -> Heads | None:
         """Its heads as the theorems count them; None with routed values, where scores alone do not decide."""

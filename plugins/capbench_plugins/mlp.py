@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capbench import Architecture, Lookup, Recall, Signature, hookimpl
+from capbench import Architecture, Lookup, Recall, Signature, find_shapes, hookimpl
 from capbench_plugins.attention import uniform
+
+MOST_WIDTH, MOST_HIDDEN = 4096, 65536
 
 
 class Mlp(Architecture):
@@ -18,8 +21,8 @@ class Mlp(Architecture):
 
     name: ClassVar[str] = "mlp"
 
-    d_model: int = Field(10, ge=1, le=4096, description="width of the token embeddings, on lookup tasks")
-    d_mlp: int = Field(64, ge=1, le=65536, description="hidden width")
+    d_model: int = Field(10, ge=1, le=MOST_WIDTH, description="width of the token embeddings, on lookup tasks")
+    d_mlp: int = Field(64, ge=1, le=MOST_HIDDEN, description="hidden width")
     n_layers: int = Field(1, ge=1, le=64, description="hidden layers")
 
     def build(self, signature: Signature) -> nn.Module:
@@ -33,6 +36,13 @@ class Mlp(Architecture):
     def widths(self, signature: Signature) -> tuple[str, ...]:
         """Width of the embeddings, if any, then of the hidden layers."""
         return ("d_model", "d_mlp") if isinstance(signature, Lookup) else ("d_mlp",)
+
+    def shapes(self, signature: Signature, n_parameters: int) -> Sequence[Mlp]:
+        """One or two hidden layers, on embeddings of several widths up to the number of tokens."""
+        grid: dict[str, Sequence[Any]] = {"d_mlp": range(1, MOST_HIDDEN + 1), "n_layers": (1, 2)}
+        if isinstance(signature, Lookup):
+            grid["d_model"] = range(1, min(signature.n_tokens, MOST_WIDTH) + 1)
+        return find_shapes(self, signature, n_parameters, grid)
 
 
 class HiddenLayers(nn.Module):

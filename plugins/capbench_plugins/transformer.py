@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from capbench import Architecture, Lookup, Signature, hookimpl
+from capbench import Architecture, Lookup, Signature, find_shapes, hookimpl
 from capbench_plugins.aot import AttentionOnly, require_lookup
-from capbench_plugins.attention import uniform
+from capbench_plugins.attention import head_grid, heads_fit, uniform
+
+MOST_HIDDEN = 65536
 
 
 class Transformer(Architecture):
@@ -24,7 +27,10 @@ class Transformer(Architecture):
     d_qk: int = Field(10, ge=1, le=4096, description="query/key width of a head")
     d_vo: int = Field(10, ge=1, le=4096, description="value/output width of a head")
     d_mlp: int = Field(
-        60, ge=1, le=65536, description="hidden width of the MLP; 2 d_model (H - 1) matches H heads of width d_model"
+        60,
+        ge=1,
+        le=MOST_HIDDEN,
+        description="hidden width of the MLP; 2 d_model (H - 1) matches H heads of width d_model",
     )
     positions: bool = Field(True, description="whether a learned vector is added at each position")
 
@@ -38,6 +44,11 @@ class Transformer(Architecture):
     def widths(self, signature: Signature) -> tuple[str, ...]:
         """Width of the residual stream, then of the MLP."""
         return ("d_model", "d_mlp")
+
+    def shapes(self, signature: Signature, n_parameters: int) -> Sequence[Transformer]:
+        """An MLP of any width beside one to four heads, no wider than the residual stream."""
+        grid = {"d_mlp": range(1, MOST_HIDDEN + 1), **head_grid(signature), "n_heads": (1, 2, 4)}
+        return find_shapes(self, signature, n_parameters, grid, is_useful=heads_fit)
 
 
 class AttentionAndMlp(AttentionOnly):

@@ -15,8 +15,8 @@ from capbench.errors import BadSetting
 from capbench.measure.options import RunOptions
 from capbench.measure.request import Request, build_request
 from capbench.measure.run import execute
-from capbench.measure.session import NullListener
-from capbench.measure.settle import SELECTION_SEED, capacity_by_steps, is_settled
+from capbench.measure.session import SELECTION_SEED, NullListener
+from capbench.measure.settle import capacity_by_steps, is_settled
 from capbench.registry.registry import load_registry
 from capbench.store.store import Store
 from capbench.studies.verify.replay import check_summaries, replay

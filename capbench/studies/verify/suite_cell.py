@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from capbench.documents.result import Result, SuiteCell
 from capbench.errors import BadSetting, CannotRepeat
 from capbench.measure.document import command
@@ -26,13 +28,14 @@ def stated_suite(cell: SuiteCell, file: str | None) -> Suite:
 def check_cell(result: Result, suite: Suite, registry: Registry) -> list[str]:
     """Findings if the suite has another run, or none, in the cell that a document states."""
     assert result.suite is not None
-    commands = {planned.cell.tier: command(planned.request) for planned in _cells(result, suite, registry)}
+    commands = {planned.cell.tier: _commands(planned) for planned in _cells(result, suite, registry)}
     if result.suite.tier not in commands:
         return [
             f"suite.tier: {suite.name} {suite.version} has no such pair at {result.suite.tier}, only at {[*commands]}"
         ]
-    if commands[result.suite.tier] != result.command:
-        return [f"suite: {suite.name} {suite.version} has another run there: {commands[result.suite.tier]}"]
+    if result.command not in commands[result.suite.tier]:
+        known = "; or ".join(commands[result.suite.tier])
+        return [f"suite: {suite.name} {suite.version} has another run there: {known}"]
     return []
 
 
@@ -40,10 +43,17 @@ def find_cell(result: Result, suite: Suite, registry: Registry) -> SuiteCell:
     """The cell of a suite whose run this is; raises BadSetting if there is none."""
     cells = _cells(result, suite, registry)
     for planned in cells:
-        if command(planned.request) == result.command:
+        if result.command in _commands(planned):
             return planned.cell
-    known = "; ".join(command(planned.request) for planned in cells) or "none of this task and architecture"
+    known = "; ".join(each for planned in cells for each in _commands(planned)) or "none of this task and architecture"
     raise BadSetting(f"the run {result.run_id} is not a run of the suite {suite.name}; those are: {known}")
+
+
+def _commands(planned: PlannedCell) -> list[str]:
+    """The commands of a cell's run, one for each shape that may turn out to be the best."""
+    request = planned.request
+    shapes = request.shapes if request.chooses_shape else (request.architecture,)
+    return [command(replace(request, architecture=shape)) for shape in shapes]
 
 
 def _cells(result: Result, suite: Suite, registry: Registry) -> tuple[PlannedCell, ...]:

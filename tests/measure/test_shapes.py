@@ -1,0 +1,190 @@
+"""The shape under --params: the best of the candidates, chosen on seeds of its own; fields that are set stay."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from capbench.contract.shapes import MOST_SHAPES
+from capbench.documents.result import Result
+from capbench.errors import BadSetting
+from capbench.measure.matching import count_parameters, shapes_near
+from capbench.measure.options import RunOptions, parse_command
+from capbench.measure.request import build_request
+from capbench.measure.session import SELECTION_SEED
+from capbench.registry.registry import load_registry
+from capbench.registry.settings import configure
+from capbench.store.queries import Selection
+from capbench.store.store import Store, home
+
+# Holds a pair of items iff its diagonal reaches it: the capacity grows with `rank`, whatever `waste` is.
+TOY = '''
+from typing import ClassVar
+import torch
+from capbench import Architecture, Relation, UnsupportedSignature, find_shapes, hookimpl
+
+
+class Toy(Architecture):
+    """Heads of which only one works."""
+
+    name: ClassVar[str] = "toy"
+    n_heads: int = 1
+    waste: int = 8
+
+    def build(self, signature):
+        if not isinstance(signature, Relation):
+            raise UnsupportedSignature("relations only")
+        return Scores(signature.d_item, self.n_heads, self.waste)
+
+    def shapes(self, signature, n_parameters):
+        return find_shapes(self, signature, n_parameters, {"waste": range(1, 4096), "n_heads": (1, 2, 4)})
+
+
+class Scores(torch.nn.Module):
+    def __init__(self, d, n_heads, waste):
+        super().__init__()
+        self.W = torch.nn.Parameter(torch.randn(n_heads, d, 8) / 4)
+        self.V = torch.nn.Parameter(torch.randn(n_heads, d, 8) / 4)
+        self.waste = torch.nn.Parameter(torch.zeros(waste))
+        self.threshold = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, items):
+        scores = (items @ self.W) @ (items @ self.V).mT
+        return scores.amax(dim=0) - self.threshold + self.waste.sum() * 0
+
+
+@hookimpl
+def capbench_architectures():
+    return [Toy]
+'''
+TOY_RUN = ("--task", "rgr", "--arch", "toy", "--preset", "smoke", "--lr", "0.1", "--steps", "200", "--params", "800")
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> str:
+    """A plugin file of an architecture that holds more with more heads, at any parameter count."""
+    file = tmp_path / "toy.py"
+    file.write_text(TOY)
+    return str(file)
+
+
+def test_the_best_shape_is_chosen_on_seeds_of_its_own_and_the_document_says_from_which(capbench, toy: str) -> None:
+    done = capbench("--plugin", toy, "run", *TOY_RUN, "--json")
+    assert done.code == 0, done.err
+    assert "shapes: the best of 3 of toy" in done.err
+    result = Result.model_validate_json(done.out)
+    tried = result.architecture.shapes_tried
+    assert result.architecture.params["n_heads"] == 4
+    assert tried[0].params == result.architecture.params
+    assert {shape.params["n_heads"] for shape in tried} == {1, 2, 4}
+    assert all(abs(shape.n_parameters - 800) <= 40 for shape in tried)
+    assert tried[0].estimate > tried[-1].estimate
+    assert {trial.seed for trial in result.trials} <= set(range(3))
+    seeds = [stored.trial.seed for stored in Store(home()).find_trials(Selection())]
+    assert sum(seed >= SELECTION_SEED for seed in seeds) == sum(shape.trials for shape in tried)
+    # The command has the chosen fields, and so does not choose again.
+    options = parse_command(result.command)
+    assert options.params is None
+    assert {"arch.n_heads=4", f"arch.waste={result.architecture.params['waste']}"} == set(options.set)
+
+
+def test_a_second_run_trains_nothing_and_the_text_names_the_shape(capbench, toy: str) -> None:
+    first = capbench("--plugin", toy, "run", *TOY_RUN, "--json")
+    n_trials = len(Store(home()).find_trials(Selection()))
+    again = capbench("--plugin", toy, "run", *TOY_RUN)
+    assert len(Store(home()).find_trials(Selection())) == n_trials
+    assert "the best of 3 on seeds of their own; next: n_heads=2" in again.out
+    assert json.loads(first.out)["architecture"]["shapes_tried"]
+
+
+def test_a_single_load_takes_the_most_typical_shape_and_says_so(capbench, toy: str) -> None:
+    done = capbench("--plugin", toy, "run", *TOY_RUN, "--at", "5", "--seeds", "1", "--json")
+    assert "toy with n_heads=1, waste=" in done.err
+    assert "the most typical of 3 shapes" in done.err
+    assert json.loads(done.out)["architecture"]["shapes_tried"] == []
+
+
+def requests(arch: str, *settings: str, task: str = "rgr", params: str = "1k", preset: str = "standard"):
+    """The request of a run at a parameter count."""
+    options = RunOptions(task=task, arch=arch, set=settings, params=params, preset=preset)
+    return build_request(options, load_registry())
+
+
+def test_a_sweep_over_heads_at_one_count_has_as_many_shapes_as_values() -> None:
+    chosen = [requests("mha", f"arch.n_heads={n}").architecture.plugin for n in (1, 2, 4, 8)]
+    assert [(shape.n_heads, shape.d_qk) for shape in chosen] == [(1, 31), (2, 16), (4, 8), (8, 4)]
+
+
+@pytest.mark.parametrize("task", ["rgr", "bigrams", "sequences"])
+@pytest.mark.parametrize("arch", ["mha", "gqa", "headsplit"])
+def test_no_shape_changes_a_field_that_is_set(arch: str, task: str) -> None:
+    shapes = requests(arch, "arch.n_heads=4", task=task, params="2k").shapes
+    assert shapes
+    assert {shape.plugin.n_heads for shape in shapes} == {4}
+
+
+def test_a_count_that_no_free_field_reaches_is_refused_in_one_line() -> None:
+    with pytest.raises(BadSetting, match="--params changes n_heads or d_qk of mha on rgr") as refusal:
+        requests("mha", "arch.n_heads=4", "arch.d_qk=2")
+    assert "258 parameters for 1,000; leave one unset" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    # What has the count already needs no free field.
+    assert requests("mha", "arch.n_heads=4", "arch.d_qk=8").n_parameters == 1026
+
+
+@pytest.mark.parametrize(
+    "arch", ["aot", "bilinear", "gqa", "headsplit", "linear_attention", "mha", "mlp", "transformer"]
+)
+@pytest.mark.parametrize("task", ["bigrams", "rgr", "sequences", "triples"])
+@pytest.mark.parametrize("target", [1_000, 16_000])
+def test_built_in_shapes_have_the_count_and_no_width_that_cannot_help(arch: str, task: str, target: int) -> None:
+    registry = load_registry()
+    configured = configure(registry.architecture(arch), "standard", {})
+    signature = (plugin := configure(registry.task(task), "standard", {}).plugin).signature
+    shapes = type(configured.plugin)().shapes(signature, target)
+    if (arch, task) in {("bilinear", "bigrams"), ("bilinear", "triples")}:
+        assert len(shapes) == 1
+    elif (arch in ("aot", "transformer", "bilinear") and task in ("rgr", "sequences")) or (arch, task) == (
+        "linear_attention",
+        "rgr",
+    ):
+        assert not shapes
+    else:
+        assert 2 <= len(shapes) <= MOST_SHAPES
+    for shape in shapes:
+        assert abs(count_parameters(plugin, shape) - target) <= 0.05 * target
+        d = getattr(signature, "d_item", None) or getattr(signature, "d_input", None) or getattr(shape, "d_model", 0)
+        heads = shape.heads(signature)
+        if heads is not None:
+            assert max(heads.d_qk, heads.d_vo) <= heads.d_model == d
+        elif hasattr(shape, "d_qk"):
+            assert max(shape.d_qk, shape.d_vo) <= d
+
+
+@pytest.mark.parametrize(("arch", "n_heads"), [("headsplit", 4), ("gqa", 4)])
+def test_more_parameters_on_relations_are_more_heads(arch: str, n_heads: int) -> None:
+    assert all(shape.plugin.n_heads > n_heads for shape in requests(arch, params="16k").shapes)
+
+
+def test_lookup_tasks_choose_their_own_initial_scale() -> None:
+    assert {shape.plugin.init_scale for shape in requests("mha", task="bigrams").shapes} == {0.5, 2.0}
+    assert {shape.plugin.init_scale for shape in requests("mha").shapes} == {2.0}
+    fixed = requests("mha", "arch.init_scale=1.5", task="bigrams").shapes
+    assert {shape.plugin.init_scale for shape in fixed} == {1.5}
+
+
+def test_a_plugin_without_shapes_is_matched_by_its_width(distribution) -> None:
+    registry = load_registry()
+    task = configure(registry.task("rgr"), "standard", {}).plugin
+    configured = configure(registry.architecture("mlp"), "standard", {})
+    object.__setattr__(configured, "plugin", _without_shapes(configured.plugin))
+    (only,) = shapes_near(task, configured, 4_000)
+    assert abs(count_parameters(task, only.plugin) - 4_000) <= 200
+
+
+def _without_shapes(plugin):
+    """The plugin as one of before there were shapes."""
+    cls = type("Old", (type(plugin),), {"shapes": lambda self, signature, n_parameters: (), "__module__": __name__})
+    return cls(**dict(plugin))
