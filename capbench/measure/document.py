@@ -25,12 +25,12 @@ from capbench.documents.result import (
     merge_workers,
 )
 from capbench.engine.cost import Cost
+from capbench.measure.estimate.readings import read_trials
+from capbench.measure.estimate.summary import Summary, fixed_grid, summarise
 from capbench.measure.matching import count_parameters
 from capbench.measure.options import command_flags
-from capbench.measure.readings import read_trials
 from capbench.measure.request import Request
 from capbench.measure.session import Session
-from capbench.measure.summary import Summary, fixed_grid, summarise
 from capbench.measure.theory import LARGEST_HELD, compare
 from capbench.registry.registry import Registry
 

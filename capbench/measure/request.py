@@ -15,11 +15,11 @@ from capbench.contract.task import Problem, Task
 from capbench.documents.result import Protocol, shape_fields
 from capbench.engine.devices import check_precision, resolve_device
 from capbench.errors import BadSetting, CannotConstruct, LoadOutOfRange, UnknownName, UnsupportedSignature
+from capbench.measure.estimate.threshold import ESTIMATOR_VERSION
 from capbench.measure.matching import build_module, count_parameters, count_trained, parse_count, shapes_near
 from capbench.measure.options import RunOptions
 from capbench.measure.presets import Preset, preset_named
 from capbench.measure.protocols import TrainingProtocol, protocol_named
-from capbench.measure.threshold import ESTIMATOR_VERSION
 from capbench.registry.registry import Registry
 from capbench.registry.settings import Configured, configure, parse_settings
 

@@ -16,13 +16,13 @@ from capbench.executors.backends import open_pool_backend
 from capbench.executors.executor import Backend
 from capbench.executors.interrupts import Interrupt, deferred
 from capbench.measure.document import command, document
+from capbench.measure.estimate.search import SearchPlan, next_trials
+from capbench.measure.estimate.summary import axis_of, leading_rate, observations_by_rate
 from capbench.measure.presets import CONSTRUCTION
 from capbench.measure.request import Request
-from capbench.measure.search import SearchPlan, next_trials
 from capbench.measure.session import SELECTION_SEED, RunListener, Session
 from capbench.measure.settle import RATE_STEP, SELECTION_WIDTH, settle, with_selection
 from capbench.measure.shapes import choose_shape
-from capbench.measure.summary import axis_of, leading_rate, observations_by_rate
 from capbench.measure.theory import bracket, refuse_broken
 from capbench.registry.registry import Registry
 from capbench.registry.settings import configure

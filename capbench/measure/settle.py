@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from capbench.documents.result import Capacity, CapacityAtSteps, Protocol, RateWindow, Result, Selection, Trial
+from capbench.measure.estimate.summary import find_threshold, leading_rate, rate_window
+from capbench.measure.estimate.threshold import Threshold
 from capbench.measure.request import Request
 from capbench.measure.session import SELECTION_SEED, Session
-from capbench.measure.summary import find_threshold, leading_rate, rate_window
-from capbench.measure.threshold import Threshold
 
 SETTLE_VERSION = 1
 SELECTION_WIDTH = 0.07

@@ -14,10 +14,10 @@ from capbench.contract.architecture import Architecture
 from capbench.documents.result import ShapeTried, Trial, TrialStatus
 from capbench.engine.trials import Setup, TrialSpec
 from capbench.errors import RunInterrupted
+from capbench.measure.estimate.search import SearchPlan, next_trials
+from capbench.measure.estimate.summary import axis_of, leading_rate, observations, summarise
 from capbench.measure.request import Request
-from capbench.measure.search import SearchPlan, next_trials
 from capbench.measure.session import SELECTION_SEED, Session, WantedTrials, setup_of
-from capbench.measure.summary import axis_of, leading_rate, observations, summarise
 from capbench.measure.theory import bracket
 from capbench.registry.settings import Configured
 

@@ -13,8 +13,8 @@ import numpy as np
 from capbench.documents.result import Result, TrialStatus
 from capbench.documents.text import plain
 from capbench.errors import BadSetting
-from capbench.measure.summary import axis_of, find_threshold
-from capbench.measure.threshold import wilson
+from capbench.measure.estimate.summary import axis_of, find_threshold
+from capbench.measure.estimate.threshold import wilson
 
 SUFFIXES = (".png", ".svg", ".html")
 THRESHOLDS = ("largest_load", "least_budget")

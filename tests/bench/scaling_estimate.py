@@ -25,11 +25,11 @@ from capbench.engine.train import OnProgress, OnTrials
 from capbench.engine.trials import Setup, TrialGroup, TrialSpec
 from capbench.errors import RunFailed
 from capbench.executors.backends import ThisProcess
+from capbench.measure.estimate.threshold import TYPICAL_SCALE
 from capbench.measure.request import Request
 from capbench.measure.run import _measure
 from capbench.measure.session import Session
 from capbench.measure.theory import bracket
-from capbench.measure.threshold import TYPICAL_SCALE
 from capbench.registry.registry import Registry
 from capbench.store.store import Store
 from capbench.studies.suite_run import PlannedCell

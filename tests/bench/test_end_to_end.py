@@ -15,12 +15,12 @@ from capbench.engine.evaluation import Lane, stopping_status
 from capbench.engine.train import CHECK_EVERY
 from capbench.engine.trials import Setup, TrialSpec
 from capbench.executors.backends import ThisProcess
+from capbench.measure.estimate.summary import observations
+from capbench.measure.estimate.threshold import Axis, fit_threshold
 from capbench.measure.options import RunOptions
 from capbench.measure.request import build_request
 from capbench.measure.run import execute
 from capbench.measure.session import Session
-from capbench.measure.summary import observations
-from capbench.measure.threshold import Axis, fit_threshold
 from capbench.registry.registry import load_registry
 from capbench.store.store import Store
 

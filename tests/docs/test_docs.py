@@ -23,7 +23,7 @@ from pydantic import BaseModel
 import capbench.contract.hookspecs
 from capbench import Architecture, Bound, ConstructiveSolver, ExactBound, GradientSolver, Plugin, Solver, Task
 from capbench.documents.result import Result, TrialStatus
-from capbench.measure import search
+from capbench.measure.estimate import search
 from capbench.registry.registry import HOOKS, load_registry
 from capbench.report import result_text
 
@@ -229,7 +229,8 @@ def test_every_task_has_a_section_on_the_theory_page() -> None:
 
 def test_the_method_page_quotes_the_constants_of_the_code() -> None:
     from capbench.engine import evaluation, train
-    from capbench.measure import matching, summary, threshold
+    from capbench.measure import matching
+    from capbench.measure.estimate import summary, threshold
     from capbench_leaderboard.ranking import posterior
 
     text = page("measuring")

@@ -20,7 +20,7 @@ from capbench.documents.result import (
     Trial,
     TrialStatus,
 )
-from capbench.measure.summary import summarise
+from capbench.measure.estimate.summary import summarise
 
 LOADS = (8, 11, 16, 23, 32, 45, 64, 91, 128, 181, 256)
 

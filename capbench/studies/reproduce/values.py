@@ -16,7 +16,7 @@ from pydantic import JsonValue
 from capbench.documents.expressions import NameLookup, evaluate, names_in
 from capbench.documents.result import Capacity
 from capbench.errors import BadSetting
-from capbench.measure.summary import student
+from capbench.measure.estimate.summary import student
 from capbench.studies.reproduce.claims import PointFilter
 from capbench.studies.reproduce.data import PointRecord
 

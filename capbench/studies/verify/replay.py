@@ -12,11 +12,11 @@ from pydantic_core import to_jsonable_python
 from capbench.documents.result import BITS, Result, Trial, TrialStatus
 from capbench.engine.trials import TrialSpec
 from capbench.errors import CannotRepeat
+from capbench.measure.estimate.summary import summarise
 from capbench.measure.request import Request
 from capbench.measure.run import execute
 from capbench.measure.session import NullListener, Session
 from capbench.measure.settle import settled_capacity, with_selection
-from capbench.measure.summary import summarise
 from capbench.registry.registry import Registry
 from capbench.store.store import Store
 

@@ -17,10 +17,10 @@ from capbench.documents.result import Machine, Result, Trial, TrialStatus
 from capbench.errors import BadDocument, CannotRepeat, CapbenchError
 from capbench.executors.backends import open_backend
 from capbench.executors.target import ComputeTarget
+from capbench.measure.estimate.threshold import ESTIMATOR_VERSION
 from capbench.measure.request import Request
 from capbench.measure.run import construction
 from capbench.measure.session import RunListener, Session
-from capbench.measure.threshold import ESTIMATOR_VERSION
 from capbench.registry.registry import Registry
 from capbench.store.store import Store
 from capbench.studies.verify.rebuild import check_request, rebuild

@@ -54,8 +54,8 @@ def copy(document: Document) -> Document:
 def with_new_summaries(document: Document) -> Document:
     """The document with every summary derived again from the tampered trials."""
     from capbench.documents.result import Result
-    from capbench.measure.readings import read_trials
-    from capbench.measure.summary import summarise
+    from capbench.measure.estimate.readings import read_trials
+    from capbench.measure.estimate.summary import summarise
 
     result = Result.model_validate(document)
     summary = summarise(result.trials, result.protocol)

@@ -11,8 +11,8 @@ import pytest
 
 from capbench.contract.task import Criterion
 from capbench.documents.result import Protocol
-from capbench.measure.threshold import Axis, Limit, Observation, Status, fit_threshold
-from tests.measure.simulated_trials import EQUAL, UNEQUAL, Regime, report
+from capbench.measure.estimate.threshold import Axis, Limit, Observation, Status, fit_threshold
+from tests.measure.estimate.simulated_trials import EQUAL, UNEQUAL, Regime, report
 
 AXIS = Axis(1, 4032)
 

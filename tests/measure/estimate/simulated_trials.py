@@ -1,6 +1,7 @@
 """Simulated searches: trials drawn from a known success curve, given to the real search and the real summary.
 
-`python -m tests.measure.simulated_trials` prints bias, coverage and trials of every regime (`--searches N`, `--only`).
+`python -m tests.measure.estimate.simulated_trials` prints bias, coverage and trials of every regime; `--searches N` and
+`--only TEXT` say how many and which.
 
 The metric of a failed trial follows what the published records show: at a load that is 5 % above the capacity the
 shortfall is about 0.02, at 15 % 0.08, at 30 % 0.25, with a scatter of a factor 1.5; it is a whole number of facts.
@@ -19,9 +20,9 @@ import numpy as np
 from capbench.contract.task import Criterion
 from capbench.documents.result import Capacity, Protocol, Trial, TrialStatus
 from capbench.measure import run
+from capbench.measure.estimate.search import SearchPlan
+from capbench.measure.estimate.summary import axis_of, leading_rate, summarise
 from capbench.measure.presets import PRESETS
-from capbench.measure.search import SearchPlan
-from capbench.measure.summary import axis_of, leading_rate, summarise
 
 LOW, HIGH = 20.0, 1000.0
 """Midpoints are drawn between these, uniformly on a log scale."""

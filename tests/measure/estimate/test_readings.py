@@ -6,7 +6,7 @@ import pytest
 
 from capbench.contract.task import Criterion
 from capbench.documents.result import Protocol, Reading, Trial, TrialStatus
-from capbench.measure.readings import read_trials
+from capbench.measure.estimate.readings import read_trials
 
 LOADS = (25, 50, 71, 84, 100, 119, 141, 168, 200, 400)
 
