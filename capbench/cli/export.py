@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from capbench.cli.shared_options import selection_options
-from capbench.store.queries import Selection
+from capbench.store.queries import StoreQuery
 
 
 @click.command("export")
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE.csv|.jsonl|.parquet")
 @click.option("--runs", "of_runs", is_flag=True, help="One row per run instead of one row per trial.")
 @selection_options
-def export_command(file: Path, of_runs: bool, selection: Selection) -> None:
+def export_command(file: Path, of_runs: bool, selection: StoreQuery) -> None:
     """Write stored trials, or runs with --runs, as CSV, JSON lines or Parquet."""
     from capbench.errors import BadSetting
     from capbench.report.store_text import pluralize
@@ -28,6 +28,6 @@ def export_command(file: Path, of_runs: bool, selection: Selection) -> None:
     if of_runs:
         rows = run_rows(store.find_runs(selection))
     else:
-        rows = trial_rows(store.find_trials(selection), store.find_runs(Selection()))
+        rows = trial_rows(store.find_trials(selection), store.find_runs(StoreQuery()))
     write_export(rows, file)
     click.echo(f"wrote {pluralize(len(rows), 'run' if of_runs else 'trial')} to {file}", err=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from capbench.cli.shared_options import selection_options
-from capbench.store.queries import Selection
+from capbench.store.queries import StoreQuery
 
 
 @click.group("results", invoke_without_command=True)
@@ -15,7 +15,7 @@ from capbench.store.queries import Selection
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @selection_options
 @click.pass_context
-def results_command(ctx: click.Context, of_trials: bool, as_json: bool, selection: Selection) -> None:
+def results_command(ctx: click.Context, of_trials: bool, as_json: bool, selection: StoreQuery) -> None:
     """List stored runs, or with --trials stored trials."""
     if ctx.invoked_subcommand is not None:
         return
@@ -51,7 +51,7 @@ def show_command(run: str, as_json: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Delete everything, if nothing else is selected.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @selection_options
-def delete_command(runs: tuple[str, ...], of_trials: bool, everything: bool, yes: bool, selection: Selection) -> None:
+def delete_command(runs: tuple[str, ...], of_trials: bool, everything: bool, yes: bool, selection: StoreQuery) -> None:
     """Delete runs by id or by a selection, or with --trials the selected trials. Deleting a run keeps its trials."""
     from capbench.errors import BadSetting
     from capbench.report.store_text import pluralize

@@ -64,9 +64,9 @@ def selection_options(command: Callable[..., None]) -> Callable[..., None]:
         before: datetime | None,
         **others: Any,
     ) -> None:
-        from capbench.store.queries import Selection
+        from capbench.store.queries import StoreQuery
 
-        selection = Selection(task, arch, status, _utc_text(since), _utc_text(before))
+        selection = StoreQuery(task, arch, status, _utc_text(since), _utc_text(before))
         command(*args, selection=selection, **others)
 
     for option in reversed(SELECTION_OPTIONS):

@@ -28,7 +28,7 @@ MOST_RATES = 3
 
 
 @dataclass
-class Candidate:
+class ShapeCandidate:
     """One of the shapes compared, and its trials so far."""
 
     request: Request
@@ -103,15 +103,15 @@ def choose_shape(session: Session) -> None:
     session.cost.add(selection.cost)
 
 
-def _candidate(request: Request, shape: Configured[Architecture]) -> Candidate:
+def _candidate(request: Request, shape: Configured[Architecture]) -> ShapeCandidate:
     """A shape of a request, before its first trial."""
     own = replace(request, architecture=shape, shapes=())
-    return Candidate(own, setup_of(own, 1))
+    return ShapeCandidate(own, setup_of(own, 1))
 
 
-def _halve(session: Session, candidates: Sequence[Candidate]) -> list[Candidate]:
+def _halve(session: Session, candidates: Sequence[ShapeCandidate]) -> list[ShapeCandidate]:
     """All candidates, the best first: those that were dropped later before those that were dropped earlier."""
-    left, dropped = list(candidates), list[Candidate]()
+    left, dropped = list(candidates), list[ShapeCandidate]()
     plan = _plan(session, candidates[0].request)
     while len(left) > 1:
         _search(session, left, plan)
@@ -138,7 +138,7 @@ def _plan(session: Session, typical: Request) -> SearchPlan:
     )
 
 
-def _search(session: Session, candidates: Sequence[Candidate], plan: SearchPlan) -> None:
+def _search(session: Session, candidates: Sequence[ShapeCandidate], plan: SearchPlan) -> None:
     """Rounds of trials of all candidates together, until each has as many as the plan has."""
     while True:
         wanted = [(candidate, each) for candidate in candidates for each in candidate.wanted(plan)]

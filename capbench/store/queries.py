@@ -8,7 +8,7 @@ from capbench.documents.result import Result, Trial
 
 
 @dataclass(frozen=True)
-class Selection:
+class StoreQuery:
     """What matches every given field; None matches anything."""
 
     task: str | None = None
@@ -21,7 +21,7 @@ class Selection:
     @property
     def is_everything(self) -> bool:
         """Whether it selects everything."""
-        return self == Selection()
+        return self == StoreQuery()
 
     def where(self, *, with_status: bool) -> tuple[str, list[str]]:
         """The SQL condition and its values; trials have a status, runs have none."""

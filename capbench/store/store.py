@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from capbench.documents.result import Result, Trial
 from capbench.errors import StoreDamaged, StoreUnavailable, UnknownName
 from capbench.store.leases import Leases
-from capbench.store.queries import Selection, StoredRun, StoredTrial
+from capbench.store.queries import StoredRun, StoredTrial, StoreQuery
 from capbench.store.tables import migrate
 
 KEYS_PER_QUERY = 500
@@ -115,7 +115,7 @@ class Store:
                 raise UnknownName(f"{what} with an id that begins with {start!r} (capbench results)")
             return Result.model_validate_json(next(iter(found.values())))
 
-    def find_trials(self, selection: Selection) -> list[StoredTrial]:
+    def find_trials(self, selection: StoreQuery) -> list[StoredTrial]:
         """The selected trials, oldest first."""
         where, values = selection.where(with_status=True)
         query = f"SELECT task, architecture, created, document FROM trials WHERE {where} ORDER BY created, key"
@@ -123,7 +123,7 @@ class Store:
             rows = self._db.execute(query, values)
             return [StoredTrial(t, a, created, Trial.model_validate_json(text)) for t, a, created, text in rows]
 
-    def find_runs(self, selection: Selection) -> list[StoredRun]:
+    def find_runs(self, selection: StoreQuery) -> list[StoredRun]:
         """The selected runs, oldest first; the selection's status is ignored."""
         where, values = selection.where(with_status=False)
         query = f"SELECT created, document FROM runs WHERE {where} ORDER BY created, run_id"
@@ -194,8 +194,8 @@ class Store:
         with translate_errors(self.path):
             (verdict,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
             if verdict == "ok":
-                self.find_trials(Selection())
-                self.find_runs(Selection())
+                self.find_trials(StoreQuery())
+                self.find_runs(StoreQuery())
         return str(verdict)
 
     def close(self) -> None:

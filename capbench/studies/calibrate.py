@@ -34,7 +34,7 @@ class CalibrationRow(Record):
 
 
 @dataclass(frozen=True)
-class PlannedCell:
+class PlannedSystem:
     """A cell of a bound before it is measured."""
 
     cell: CalibrationCell
@@ -48,7 +48,7 @@ class PlannedCell:
 
 
 @dataclass(frozen=True)
-class System(PlannedCell):
+class System(PlannedSystem):
     """A cell beside what was measured, or the reason why nothing was."""
 
     result: Result | None
@@ -93,7 +93,7 @@ class System(PlannedCell):
         )
 
 
-def plan_cells(registry: Registry, names: Sequence[str], options: RunOptions) -> list[PlannedCell]:
+def plan_cells(registry: Registry, names: Sequence[str], options: RunOptions) -> list[PlannedSystem]:
     """The calibration cells of all bounds, or of those named: exact ones first, then laws."""
     known = {name: provided.cls for name, provided in registry.bounds.items() if provided.cls.calibration}
     for name in names:
@@ -103,20 +103,22 @@ def plan_cells(registry: Registry, names: Sequence[str], options: RunOptions) ->
         (known[name]() for name in (names or known)), key=lambda bound: (not isinstance(bound, ExactBound), bound.name)
     )
     return [
-        PlannedCell(cell, bound, build_request(_options_of(cell, options), registry))
+        PlannedSystem(cell, bound, build_request(_options_of(cell, options), registry))
         for bound in bounds
         for cell in bound.calibration
     ]
 
 
-def calibrate(cells: Sequence[PlannedCell], registry: Registry, store: Store, listener: StudyListener) -> list[System]:
+def calibrate(
+    cells: Sequence[PlannedSystem], registry: Registry, store: Store, listener: StudyListener
+) -> list[System]:
     """Measures every cell; one that cannot be run has the reason instead of a result."""
     jobs = [Job(planned.cell.name, planned.request) for planned in cells]
     finished = in_order(run_jobs(jobs, registry, store, listener))
     return [_system(planned, job) for planned, job in zip(cells, finished, strict=True)]
 
 
-def _system(planned: PlannedCell, job: FinishedJob) -> System:
+def _system(planned: PlannedSystem, job: FinishedJob) -> System:
     return System(planned.cell, planned.bound, planned.request, job.result, job.reason)
 
 

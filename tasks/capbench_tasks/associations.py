@@ -1,4 +1,4 @@
-"""Associations: which of n values belongs to this key?
+"""PairAssociations: which of n values belongs to this key?
 
 Barnfield, Kim, Nichani, Lee & Lu, "Sharp Capacity Thresholds in Linear Associative Memory", arXiv 2605.05189.
 """
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from capbench import Criterion, LoadOutOfRange, Problem, Recipe, Relation, Task, hookimpl
 
 
-class Associations(Task):
+class PairAssociations(Task):
     """Find the value of each key among the values of all keys. A fact is one pair of random vectors.
 
     Keys and values are Gaussian vectors; the value of a key must have the largest score of all values.
@@ -88,5 +88,5 @@ class Associations(Task):
 
 @hookimpl
 def capbench_tasks() -> list[type[Task]]:
-    """Associations."""
-    return [Associations]
+    """PairAssociations."""
+    return [PairAssociations]

@@ -19,7 +19,7 @@ from capbench import (
     Task,
     hookimpl,
 )
-from capbench_tasks.associations import Associations
+from capbench_tasks.associations import PairAssociations
 
 
 class TopOne(Bound):
@@ -40,7 +40,7 @@ class TopOne(Bound):
     calibration: ClassVar[tuple[CalibrationCell, ...]] = tuple(
         CalibrationCell(
             f"linear memory d={d}, trained",
-            Associations.name,
+            PairAssociations.name,
             "bilinear",
             settings=(f"task.d_item={d}", f"task.n_pairs={5 * d}"),
         )
@@ -49,7 +49,7 @@ class TopOne(Bound):
 
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
         """The n at which 2 n ln n equals d²."""
-        if not isinstance(task, Associations):
+        if not isinstance(task, PairAssociations):
             raise NotApplicable("it is about associations of random vectors")
         if architecture.name != "bilinear":
             raise NotApplicable(f"it is about one matrix between keys and values; {architecture.name} is another model")

@@ -25,7 +25,7 @@ from capbench.engine.train import OnProgress, OnTrials
 from capbench.engine.trials import Setup, TrialGroup, TrialSpec
 from capbench.errors import RunFailed
 from capbench.executors.backends import ThisProcess
-from capbench.measure.estimate.threshold import TYPICAL_SCALE
+from capbench.measure.estimate.posterior import TYPICAL_SCALE
 from capbench.measure.request import Request
 from capbench.measure.run import _measure
 from capbench.measure.session import Session

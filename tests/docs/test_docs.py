@@ -230,7 +230,8 @@ def test_every_task_has_a_section_on_the_theory_page() -> None:
 def test_the_method_page_quotes_the_constants_of_the_code() -> None:
     from capbench.engine import evaluation, train
     from capbench.measure import matching
-    from capbench.measure.estimate import summary, threshold
+    from capbench.measure.estimate import posterior as curve
+    from capbench.measure.estimate import summary
     from capbench_leaderboard.ranking import posterior
 
     text = page("measuring")
@@ -239,10 +240,10 @@ def test_the_method_page_quotes_the_constants_of_the_code() -> None:
         f"in {evaluation.PATIENCE:.0%} of all steps".replace("%", " %"),
         f"by {100 * evaluation.BETTER_BY:g} % of the threshold",
         f"within {100 * evaluation.NEARLY:g} % of the threshold",
-        f"centred at {threshold.TYPICAL_SCALE:g}",
-        f"lapses (0 to {threshold.LAPSES[-1]:g}; 0 has a prior weight of {threshold.LAPSE_PRIOR[0]:g})",
-        f"(shortfall / 0.1)^{threshold.POWER:g}",
-        f"Shortfalls beyond {threshold.FAR:g} count as equal",
+        f"centred at {curve.TYPICAL_SCALE:g}",
+        f"lapses (0 to {curve.LAPSES[-1]:g}; 0 has a prior weight of {curve.LAPSE_PRIOR[0]:g})",
+        f"(shortfall / 0.1)^{curve.POWER:g}",
+        f"Shortfalls beyond {curve.FAR:g} count as equal",
         f"one grid of {search.POINTS_PER_OCTAVE} values per octave",
         f"up to {search.END_SEEDS} seeds must agree",
         f"more than {100 * summary.FULL_SHARE:g} % are held",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from capbench.engine.train import train_group
-from capbench.store.queries import Selection
+from capbench.store.queries import StoreQuery
 from capbench.store.store import Store, home
 
 PLUGIN = '''
@@ -91,7 +91,7 @@ def test_a_module_that_breaks_the_contract_fails_with_the_rule_it_broke(
     assert "all 6 trials failed" in done.err
     assert words in done.err
     assert "Traceback" not in done.err
-    stored = Store(home()).find_trials(Selection(status="failed"))
+    stored = Store(home()).find_trials(StoreQuery(status="failed"))
     assert len(stored) == 6
     assert all(words in (each.trial.error or "") for each in stored)
 

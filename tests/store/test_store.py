@@ -21,7 +21,7 @@ from capbench.errors import BadDocument, StoreDamaged, StoreUnavailable
 from capbench.measure.session import WaitingForOtherProcess
 from capbench.store.leases import Leases
 from capbench.store.merge import merge
-from capbench.store.queries import Selection
+from capbench.store.queries import StoreQuery
 from capbench.store.repair import repair_store
 from capbench.store.store import Store, store_file
 from capbench.store.tables import STORE_VERSION, StoreUpgraded
@@ -58,7 +58,7 @@ def test_a_store_of_each_version_opens_with_all_its_trials(tmp_path: Path, versi
         store = Store(tmp_path)
     assert store.counts() == (82, 1)
     assert store.check_integrity() == "ok"
-    (run,) = store.find_runs(Selection())
+    (run,) = store.find_runs(StoreQuery())
     assert len(store.trials(t.key for t in run.result.trials)) == len(run.result.trials) == 50
     copies = list(tmp_path.glob(f"capbench-v{version}-*.sqlite"))
     if version == STORE_VERSION:
@@ -87,7 +87,7 @@ def test_a_trial_that_ended_is_never_replaced_and_a_failed_one_is(tmp_path: Path
     assert store.trials(["a"])["a"].status is TrialStatus.HELD
     store.add_trials([trial("a", TrialStatus.FAILED, error="late")], "rgr", "mha")
     assert store.trials(["a"])["a"].status is TrialStatus.HELD
-    (found,) = store.find_trials(Selection(status="held"))
+    (found,) = store.find_trials(StoreQuery(status="held"))
     assert found.trial.error is None
 
 

@@ -1,4 +1,4 @@
-"""Associations of random vectors: top-1 among the values in use, and the law for one matrix."""
+"""PairAssociations of random vectors: top-1 among the values in use, and the law for one matrix."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from capbench import Kind, LoadOutOfRange, NotApplicable
 from capbench_plugins.bilinear import Bilinear
 from capbench_plugins.mha import Mha
-from capbench_tasks.associations import Associations
+from capbench_tasks.associations import PairAssociations
 from capbench_tasks.associations_bounds import TopOne
 from capbench_tasks.rgr import Rgr
 
-TASK = Associations(d_item=4, n_pairs=8)
+TASK = PairAssociations(d_item=4, n_pairs=8)
 
 
 def draw(load: int):
@@ -50,7 +50,7 @@ def test_loads_beyond_the_limit_are_refused():
 
 
 def test_the_law_solves_two_n_log_n_for_the_square_of_the_width():
-    n = TopOne().evaluate(Associations(d_item=16), Bilinear(), None).value
+    n = TopOne().evaluate(PairAssociations(d_item=16), Bilinear(), None).value
     assert 2 * n * math.log(n) == pytest.approx(256)
     assert TopOne.kind is Kind.LAW
 

@@ -10,8 +10,9 @@ from statistics import fmean
 
 from capbench.contract.task import Criterion
 from capbench.documents.result import Protocol, Reading, Trial, TrialStatus
+from capbench.measure.estimate.posterior import Observation
 from capbench.measure.estimate.summary import axis_of, find_threshold, leading_rate, observations, student
-from capbench.measure.estimate.threshold import Observation, Threshold, fit_threshold
+from capbench.measure.estimate.threshold import Threshold, fit_threshold
 
 LAX = 0.9
 """A metric that must come near 1 is also read at this value; one with a lower threshold, at this share of it."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capbench.measure.estimate.threshold import Axis, Observation, Status, Threshold, fit_threshold
+from capbench.measure.estimate.posterior import Observation
+from capbench.measure.estimate.threshold import Axis, Status, Threshold, fit_threshold
 
 POINTS_PER_OCTAVE = 16
 """Spacing of the grid of axis values; all searches use the same grid, so that they can share trials."""

@@ -12,7 +12,8 @@ from scipy.special import stdtrit
 
 from capbench.contract.task import Criterion
 from capbench.documents.result import FACTS_HELD, Capacity, Protocol, RateWindow, Trial, TrialStatus
-from capbench.measure.estimate.threshold import Axis, Observation, Threshold, fit_threshold, wilson
+from capbench.measure.estimate.posterior import Observation
+from capbench.measure.estimate.threshold import Axis, Threshold, fit_threshold, wilson
 from capbench.measure.estimate.threshold_v1 import fit_threshold_v1
 
 FULL_SHARE = 0.98

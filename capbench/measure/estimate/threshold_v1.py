@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import log_expit
 
-from capbench.measure.estimate.threshold import TYPICAL_SCALE, Axis, Floats, Observation, Status, Threshold
+from capbench.measure.estimate.posterior import TYPICAL_SCALE, Floats, Observation
+from capbench.measure.estimate.threshold import Axis, Status, Threshold
 
 LOG_SCALES: Floats = np.linspace(math.log(0.005), math.log(1.0), 25)
 LAPSES = (0.0, 0.02, 0.06)

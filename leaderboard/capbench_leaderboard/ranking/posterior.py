@@ -27,7 +27,7 @@ Ranks = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Posterior:
+class CapacityPosterior:
     """A split normal: its median is the estimate, its quantiles the ends of the interval; open ends are infinite."""
 
     estimate: float
@@ -77,12 +77,12 @@ class Standing:
     """Differs from the least one only where an open end decides who is best."""
 
 
-def make_posterior(capacity: Capacity) -> Posterior:
+def make_posterior(capacity: Capacity) -> CapacityPosterior:
     """The posterior that a record's estimate and interval describe."""
     low = -math.inf if capacity.ci_low is None else min(capacity.ci_low, capacity.estimate)
     high = math.inf if capacity.ci_high is None else max(capacity.ci_high, capacity.estimate)
     is_positive = capacity.estimate > 0 and (low > 0 or math.isinf(low))
-    return Posterior(
+    return CapacityPosterior(
         estimate=capacity.estimate,
         low=low,
         high=high,
@@ -92,7 +92,7 @@ def make_posterior(capacity: Capacity) -> Posterior:
     )
 
 
-def rank_jointly(posteriors: Sequence[Posterior], generator: np.random.Generator) -> list[Standing]:
+def rank_jointly(posteriors: Sequence[CapacityPosterior], generator: np.random.Generator) -> list[Standing]:
     """Ranks independent posteriors by joint draws."""
     if not posteriors:
         return []

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from capbench.measure.estimate.posterior import Observation
 from capbench.measure.estimate.search import SearchPlan, next_trials, snap
-from capbench.measure.estimate.threshold import Axis, Observation, Status, Threshold, fit_threshold, wilson
+from capbench.measure.estimate.threshold import Axis, Status, Threshold, fit_threshold, wilson
 
 PLAN = SearchPlan(Axis(1, 4032), bracket=(10.0, 1600.0))
 

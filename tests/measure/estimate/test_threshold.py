@@ -11,7 +11,8 @@ import pytest
 
 from capbench.contract.task import Criterion
 from capbench.documents.result import Protocol
-from capbench.measure.estimate.threshold import Axis, Limit, Observation, Status, fit_threshold
+from capbench.measure.estimate.posterior import Observation
+from capbench.measure.estimate.threshold import Axis, Limit, Status, fit_threshold
 from tests.measure.estimate.simulated_trials import EQUAL, UNEQUAL, Regime, report
 
 AXIS = Axis(1, 4032)
