@@ -52,7 +52,7 @@ def test_a_run_can_match_another_architecture_and_says_what_it_chose(capbench) -
     words = ("run", "--task", "rgr", "--preset", "smoke", "--at", "10", "--seeds", "1", "--json")
     matched = capbench(*words, "--arch", "mlp", "--match", "mha")
     mlp = json.loads(matched.out)
-    assert f"matched: mlp with d_mlp={mlp['architecture']['params']['d_mlp']} has" in matched.err
+    assert f"matched: mlp with d_mlp={mlp['architecture']['params']['d_mlp']}, n_layers=1 has" in matched.err
     mha = json.loads(capbench(*words, "--arch", "mha").out)
     assert abs(mlp["n_parameters"] - mha["n_parameters"]) <= 0.05 * mha["n_parameters"]
     assert "--set arch.d_mlp=" in mlp["command"]
