@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,10 +18,15 @@ from capbench.conformance.training import (
     check_lane_independence,
     check_single_device,
 )
+from capbench.contract.shapes import TOLERANCE, is_near
 from capbench.contract.signatures import Lookup
 from capbench.contract.task import Problem
 from capbench.engine.trials import Setup
-from capbench.errors import UnsupportedSignature
+from capbench.errors import UnsupportedSignature, UserError
+from capbench.measure.matching import count_parameters
+
+SHAPE_GROWTH = 4
+"""Shapes are asked for at this multiple of the parameters at smoke-preset sizes."""
 
 
 def builds(subject: Subject) -> str:
@@ -173,6 +180,20 @@ def analyses_in_numbers(subject: Subject) -> str:
     return f"on {', '.join(task for task, found in by_task.items() if found)}"
 
 
+def shapes_have_the_count(subject: Subject) -> str:
+    """shapes gives configurations that can be built and have about as many parameters as asked for."""
+    n_found = 0
+    for setup in subject.setups():
+        task, plugin = setup.task.plugin, setup.architecture.plugin
+        target = SHAPE_GROWTH * count_parameters(task, plugin)
+        for shape in plugin.shapes(task.signature, target):
+            _refuse_shape(setup, dict(shape), target)
+            n_found += 1
+    if not n_found:
+        raise DoesNotApply("its shapes, which is optional, gives none")
+    return f"{n_found} shapes"
+
+
 def independent_of_other_models(subject: Subject) -> None:
     """A model trains to bit-identical weights alone and in a group."""
     check_lane_independence(subject.setups())
@@ -189,6 +210,7 @@ CHECKS: tuple[Check[Subject], ...] = (
     keeps_to_the_device,
     grid_equals_forward,
     analyses_in_numbers,
+    shapes_have_the_count,
     independent_of_other_models,
     compiles,
 )
@@ -199,6 +221,22 @@ def _refuse_untrainable(module: object) -> None:
         raise Violation("a torch.nn.Module from build", f"{type(module).__name__}", "return an nn.Module")
     if not any(p.requires_grad for p in module.parameters()):
         raise Violation("at least one trained parameter", "none", "wrap weights in nn.Parameter")
+
+
+def _refuse_shape(setup: Setup, fields: Mapping[str, Any], target: int) -> None:
+    task = setup.task.plugin
+    try:
+        count = count_parameters(task, setup.architecture.replaced(**fields).plugin)
+    except UserError as error:
+        raise Violation(
+            f"shapes that can be built on {task.name}", f"{fields}: {error}", "leave such shapes out"
+        ) from error
+    if not is_near(count, target):
+        raise Violation(
+            f"shapes within {TOLERANCE:.0%} of {target:,} parameters on {task.name}",
+            f"{fields} has {count:,}",
+            "leave out what is farther off, as find_shapes does",
+        )
 
 
 def _refuse_gradient(setup: Setup, name: str, gradient: torch.Tensor | None) -> None:

@@ -105,7 +105,7 @@ class _Family(Generic[A]):
         def distance(index: int) -> float:
             return first + index * (second - first) + index * (index - 1) * bend - self.n_parameters
 
-        above = bisect_left(range(len(values)), 0.0, key=distance)
+        above = bisect_left(range(len(values)), True, key=lambda index: distance(index) >= 0)
         around = [index for index in (above - 1, above) if index < len(values)]
         return values[min(around, key=lambda index: abs(distance(index)))]
 

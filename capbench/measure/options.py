@@ -88,7 +88,7 @@ class MeasureOptions(BaseModel):
     params: Annotated[
         str | None,
         Option(
-            "Choose the free width so that there are this many parameters: 10k.",
+            "The best shape with this many parameters: 10k; fields that are set stay.",
             "a count such as 4096, 10k or 1.5M",
             metavar="COUNT",
             is_in_command=False,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ from capbench.measure.request import build_request
 from capbench.measure.session import SELECTION_SEED
 from capbench.registry.registry import load_registry
 from capbench.registry.settings import configure
-from capbench.store.queries import StoreQuery
+from capbench.store.queries import Selection
 from capbench.store.store import Store, home
 
 # A table with one row per pair of tokens, of which only some can be trained: with all 64 it holds every fact of the
@@ -78,15 +77,13 @@ TOY_RUN = (
 
 
 @pytest.fixture
-def toy(tmp_path: Path) -> str:
-    """A plugin file of an architecture whose best shape is known."""
-    file = tmp_path / "toy.py"
-    file.write_text(TOY)
-    return str(file)
+def toy(distribution) -> None:
+    """Installs an architecture whose best shape is known."""
+    distribution("capbench-toy", TOY)
 
 
-def test_the_best_shape_is_chosen_on_seeds_of_its_own_and_the_document_says_from_which(capbench, toy: str) -> None:
-    done = capbench("--plugin", toy, "run", *TOY_RUN, "--json")
+def test_the_best_shape_is_chosen_on_seeds_of_its_own_and_the_document_says_from_which(capbench, toy: None) -> None:
+    done = capbench("run", *TOY_RUN, "--json")
     assert done.code == 0, done.err
     assert "shapes: the best of 3 of toy" in done.err
     result = Result.model_validate_json(done.out)
@@ -97,7 +94,7 @@ def test_the_best_shape_is_chosen_on_seeds_of_its_own_and_the_document_says_from
     assert all(abs(shape.n_parameters - 800) <= 40 for shape in tried)
     assert tried[0].estimate == result.capacity.estimate == 64 > 4 * max(shape.estimate for shape in tried[1:])
     assert {trial.seed for trial in result.trials} <= set(range(3))
-    seeds = [stored.trial.seed for stored in Store(home()).find_trials(StoreQuery())]
+    seeds = [stored.trial.seed for stored in Store(home()).find_trials(Selection())]
     assert sum(seed >= SELECTION_SEED for seed in seeds) == sum(shape.trials for shape in tried)
     # The command has the chosen fields, and so does not choose again.
     options = parse_command(result.command)
@@ -105,17 +102,17 @@ def test_the_best_shape_is_chosen_on_seeds_of_its_own_and_the_document_says_from
     assert {"arch.n_rows=64", f"arch.waste={result.architecture.params['waste']}"} == set(options.set)
 
 
-def test_a_second_run_trains_nothing_and_the_text_names_the_shape(capbench, toy: str) -> None:
-    first = capbench("--plugin", toy, "run", *TOY_RUN, "--json")
-    n_trials = len(Store(home()).find_trials(StoreQuery()))
-    again = capbench("--plugin", toy, "run", *TOY_RUN)
-    assert len(Store(home()).find_trials(StoreQuery())) == n_trials
+def test_a_second_run_trains_nothing_and_the_text_names_the_shape(capbench, toy: None) -> None:
+    first = capbench("run", *TOY_RUN, "--json")
+    n_trials = len(Store(home()).find_trials(Selection()))
+    again = capbench("run", *TOY_RUN)
+    assert len(Store(home()).find_trials(Selection())) == n_trials
     assert "the best of 3 on seeds of their own; next: n_rows=" in again.out
     assert json.loads(first.out)["architecture"]["shapes_tried"]
 
 
-def test_a_single_load_takes_the_most_typical_shape_and_says_so(capbench, toy: str) -> None:
-    done = capbench("--plugin", toy, "run", *TOY_RUN, "--at", "5", "--seeds", "1", "--json")
+def test_a_single_load_takes_the_most_typical_shape_and_says_so(capbench, toy: None) -> None:
+    done = capbench("run", *TOY_RUN, "--at", "5", "--seeds", "1", "--json")
     assert "toy with n_rows=16, waste=" in done.err
     assert "the most typical of 3 shapes" in done.err
     assert json.loads(done.out)["architecture"]["shapes_tried"] == []
@@ -188,7 +185,7 @@ def test_lookup_tasks_choose_their_own_initial_scale() -> None:
     assert {shape.plugin.init_scale for shape in fixed} == {1.5}
 
 
-def test_a_plugin_without_shapes_is_matched_by_its_width(distribution) -> None:
+def test_a_plugin_without_shapes_is_matched_by_its_width() -> None:
     registry = load_registry()
     task = configure(registry.task("rgr"), "standard", {}).plugin
     configured = configure(registry.architecture("mlp"), "standard", {})

@@ -287,11 +287,11 @@ def test_one_pairs_failure_is_recorded_and_does_not_stop_the_others(capbench, di
 
 
 def test_a_tier_out_of_reach_is_missing_with_the_reason(capbench, tiny: Path) -> None:
-    tiny.write_text(TINY.replace("[400]", "[400, 90]").replace('["mha", "mlp"]', '["mlp"]'))
+    tiny.write_text(TINY.replace("[400]", "[400, 20]").replace('["mha", "mlp"]', '["mlp"]'))
     done = capbench("suite", str(tiny))
     assert done.code == 0, done.err
     (row,) = read_missing(Path("records/tiny/missing.json"))
-    assert (row.tier, row.reason[:42]) == (90, "mlp cannot come within 5% of 90 parameters")
+    assert (row.tier, row.reason[:42]) == (20, "mlp cannot come within 5% of 20 parameters")
     assert "missing" in done.out
 
 
