@@ -14,8 +14,8 @@ from capbench.engine.trials import Sampling, Setup, TrialSpec
 class Batches:
     """The batches of every lane, each drawn from its own trial's generator, epoch after epoch.
 
-    A batch is the problem with only the drawn facts, as often as they were drawn. Where facts have no slots of their
-    own, or few more than a batch, it is the whole problem with a mask that counts the draws.
+    A batch holds only the drawn facts, repeated as drawn. If facts have no slots of their own, or a batch is no smaller
+    than the problem, it is the whole problem with a mask that counts the draws.
     """
 
     def __init__(self, sampling: Sampling, setup: Setup, trials: Sequence[TrialSpec], problem: Problem) -> None:
@@ -51,7 +51,7 @@ class Batches:
         """Only the drawn facts, (lanes, batch, …) each; what all facts share stays as it is."""
         lanes, (inputs, targets, mask) = torch.arange(len(drawn), device=drawn.device).unsqueeze(1), self._problem
         picked = tuple(x[lanes, drawn] if x.shape[1] == mask.shape[1] else x for x in inputs)
-        # Facts drawn by weight are drawn as often as they weigh; facts taken once each still have their weight.
+        # Sampling by weight already accounts for the weight; otherwise the weights of the mask apply.
         weights = mask[lanes, drawn] if self._sampling.n_draws is None else torch.ones_like(drawn, dtype=mask.dtype)
         return Problem(picked, targets[lanes, drawn], weights)
 

@@ -30,7 +30,7 @@ class Cost:
         self.phases[phase] = self.phases.get(phase, 0.0) + seconds
 
     def move(self, source: str, target: str, seconds: float) -> None:
-        """Counts seconds of one phase for another."""
+        """Moves seconds from one phase to another."""
         self.spend(source, -seconds)
         self.spend(target, seconds)
 
@@ -53,5 +53,5 @@ class Cost:
 
     @property
     def seconds(self) -> float:
-        """Seconds of everything else."""
+        """Seconds of all phases except compiling."""
         return sum(self.phases.values()) - self.compile_seconds

@@ -43,7 +43,7 @@ def resolve_device(name: str) -> torch.device:
 
 
 def keep_memory() -> None:
-    """Lets the C library keep freed blocks of any size.
+    """Makes glibc keep freed blocks instead of returning them to the system.
 
     By default glibc gives large blocks back to the system at once, and every training step pays for
     hundreds of fresh pages. Elsewhere than on Linux with glibc this does nothing.
@@ -57,7 +57,7 @@ def keep_memory() -> None:
 def use_fitting_threads() -> None:
     """Uses eight threads at most: with small tensors, more threads mostly wait for each other.
 
-    OMP_NUM_THREADS, where the user has set it, stands.
+    OMP_NUM_THREADS, where the user has set it, takes precedence.
     """
     if "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() > MOST_THREADS:
         torch.set_num_threads(MOST_THREADS)

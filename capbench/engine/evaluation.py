@@ -52,10 +52,9 @@ class Evaluation:
 
 
 class PendingEvaluations:
-    """Evaluations whose numbers are read: at once on a CPU; on CUDA one evaluation later, when they have arrived.
+    """Evaluations whose numbers are read: at once on a CPU, one evaluation late on CUDA, so that it never waits.
 
-    A device that trains on meanwhile may take steps for lanes that have ended: these steps are dropped, and the
-    trial's record is that of the evaluation.
+    Steps that ended lanes take meanwhile are discarded: the trial's record is that of the evaluation.
     """
 
     def __init__(self, is_late: bool) -> None:
@@ -69,7 +68,7 @@ class PendingEvaluations:
         return [self._waiting.popleft() for _ in range(len(self._waiting) - kept)]
 
     def take(self, step: int, lanes: Sequence[Lane], stack: Stack, scores: dict[str, Tensor]) -> Evaluation:
-        """An evaluation of the present state; its numbers start on their way to the host."""
+        """An evaluation of the present state; starts copying its numbers to the host."""
         finite = torch.isfinite(stack.weights).all(dim=1)
         counted = counting_dtype(finite.device)
         numbers = torch.stack([*(score.to(counted) for score in scores.values()), finite.to(counted)])

@@ -105,16 +105,16 @@ def _free_here() -> int:
             return 1024 * int(available[1])
     if hasattr(os, "sysconf") and "SC_AVPHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 4 << 30  # a system that does not say, and any machine of today has
+    return 4 << 30  # assumed where the system does not report it
 
 
 def _peak(setup: Setup, slots: int, n_lanes: int, room: int) -> int:
     """The most memory that tensors take at once while a group of that size is built and takes a step."""
     solver = setup.solver.plugin
     assert isinstance(solver, GradientSolver)
-    trials = (TrialSpec(1, 0, 0.1),) * n_lanes  # one problem will do for all
+    trials = (TrialSpec(1, 0, 0.1),) * n_lanes  # which problem does not matter here
     with warnings.catch_warnings(), _Watch(room) as watch:
-        warnings.simplefilter("ignore")  # training will say it again
+        warnings.simplefilter("ignore")  # training repeats the warning
         stack, _ = build_stack(TrialGroup(setup, slots, trials), CPU)
         state, batched = solver.init(stack.weights), Batched(setup, stack)
         step = Step(batched, setup)

@@ -30,7 +30,7 @@ from capbench.engine.trials import Setup, TrialGroup, TrialSpec, seeded
 
 Named = dict[str, Tensor]
 SMALL_BATCH = 0.25
-"""Share of the grid below which a batch is scored faster pair by pair."""
+"""Share of the grid below which a batch is scored faster input by input."""
 
 
 class LoopFallback(UserWarning):
@@ -94,13 +94,13 @@ class Stack:
 
 
 def make_problem(setup: Setup, trial: TrialSpec, slots: int) -> Problem:
-    """A trial's facts, from its data seed alone."""
+    """A trial's facts, determined by its data seed."""
     generator = torch.Generator().manual_seed(setup.data_seed(trial))
     return checked_problem(setup.task.plugin.problem(trial.load, slots, generator), setup.task.plugin, slots)
 
 
 def make_module(setup: Setup, trial: TrialSpec) -> nn.Module:
-    """A trial's freshly initialised model, from its init seed alone."""
+    """A trial's freshly initialised model, determined by its init seed."""
     with seeded(setup.init_seed(trial)):
         return checked_module(
             setup.architecture.plugin.build(setup.task.plugin.signature), setup.architecture.plugin.name
@@ -141,7 +141,7 @@ def build_stack(group: TrialGroup, device: torch.device) -> tuple[Stack, list[di
     layout = Layout.of(modules[0])
     held_fixed = [_fixed(module) for module in modules]
     stack = Stack(
-        module=modules[0],  # a shell: every tensor in it is replaced when it is called
+        module=modules[0],  # structure only: all tensors are replaced at call time
         layout=layout,
         weights=place(torch.stack([layout.flatten(module) for module in modules])),
         fixed={name: place(torch.stack([f[name] for f in held_fixed])) for name in held_fixed[0]},
@@ -178,7 +178,7 @@ class Batched:
         try:
             self._try(stack)
         except (RuntimeError, TypeError, ValueError) as error:
-            if is_out_of_memory(error):  # a smaller group will do: no reason to go one by one
+            if is_out_of_memory(error):  # a smaller group may fit; no need to loop
                 raise
             self._map = _loop
             self._try(stack)
@@ -214,7 +214,9 @@ class Batched:
         prefix = "module." if isinstance(self._module, _GridModule) else ""
         tensors = {prefix + name: tensor for name, tensor in {**weights, **fixed}.items()}
         outputs: Tensor = functional_call(self._module, tensors, problem.inputs)
-        if getattr(outputs, "dtype", None) is torch.bfloat16:  # products in low precision; losses and scores are not
+        if (
+            getattr(outputs, "dtype", None) is torch.bfloat16
+        ):  # matrix products in low precision; losses and metrics in full
             outputs = outputs.float()
         return checked_outputs(outputs, self._task.signature, problem, weights)
 

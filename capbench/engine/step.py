@@ -28,7 +28,7 @@ block that is not full is padded. On a CPU 8 lanes cost 11 to 22 % more per lane
 
 
 class CompileFailed(UserWarning):
-    """The step could not be compiled; training goes on without."""
+    """The step could not be compiled; training continues eagerly."""
 
 
 @dataclass(frozen=True)

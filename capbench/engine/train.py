@@ -1,4 +1,4 @@
-"""Training a group: from the first step until every trial has ended, finished lanes leaving the stack on the way."""
+"""Training a group: from the first step until every trial has ended; finished lanes are removed from the stack."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from capbench.contract.solver import GradientSolver
-from capbench.documents.result import Trial
+from capbench.documents.result import BITS, Trial
 from capbench.engine.batches import Batches
 from capbench.engine.cost import Cost
 from capbench.engine.devices import counting_dtype, matmul_precision
@@ -79,7 +79,7 @@ class LiveGroup:
         return sum(lane.alive for lane in self.lanes)
 
     def compact(self, n_lanes: int) -> None:
-        """Drops finished lanes once they are a good share; keeps some of them where more lanes are needed."""
+        """Removes finished lanes once they are a large share; keeps some as padding if needed."""
         if n_lanes > COMPACT_BELOW * len(self.lanes):
             return
         alive = [i for i, lane in enumerate(self.lanes) if lane.alive]
@@ -153,8 +153,8 @@ class MetricTally:
         self._sums: dict[str, Tensor] = {}
 
     def add(self, metrics: dict[str, Tensor]) -> None:
-        """Counts one batch. Bits are a sum over all facts, for which a batch says nothing."""
-        shares = {name: value / self.n_batches for name, value in metrics.items() if name != "bits"}
+        """Adds one batch; bits are left out, because they are a sum over all facts."""
+        shares = {name: value / self.n_batches for name, value in metrics.items() if name != BITS}
         self._sums = {name: self._sums.get(name, 0) + share for name, share in shares.items()}
 
     def keep(self, lanes: Tensor) -> None:
@@ -167,9 +167,9 @@ class MetricTally:
 
 
 def lanes_for(n_alive: int, block: int | None) -> int:
-    """How many lanes a stack needs for so many that still train: whole blocks, or else two at least.
+    """Lanes that a stack needs for so many trials: whole blocks, or at least two.
 
-    One lane alone would use other kernels than two, and end with other digits.
+    One lane alone uses other kernels and rounds differently.
     """
     return max(2, n_alive) if block is None else math.ceil(n_alive / block) * block
 

@@ -20,7 +20,7 @@ from capbench.registry.settings import Configured
 ENGINE_VERSION = 1
 """Part of every key: raised when the engine's numbers change."""
 GRID_PAYS = 8
-"""The whole grid is scored if this many times the facts would fill it: a grid row costs far less than a fact."""
+"""Score the whole grid if the facts fill at least 1/GRID_PAYS of it: a grid row costs far less than a fact."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Setup:
         )
 
     def slots(self, trial: TrialSpec) -> int:
-        """Slots for facts, from the trial alone and never from its group, so that its sums stay the same.
+        """Number of slots, from the trial alone, so that results do not depend on its group.
 
         The next power of two; or all combinations where the module can score their grid in one go. A relation has
         the shape of its items whatever the load: all loads stack.
@@ -174,11 +174,11 @@ class TrialGroup:
         return replace(self, trials=trials)
 
     def split(self, n_parts: int) -> list[TrialGroup]:
-        """The group in so many parts of about equal work: neighbours differ little, so every n-th trial."""
+        """Splits into `n_parts` groups of similar cost, by taking every n-th trial."""
         return [self.part(self.trials[start::n_parts]) for start in range(min(n_parts, len(self.trials)))]
 
     def parts(self, size: int) -> list[TrialGroup]:
-        """The group in parts of so many trials at most, in their order."""
+        """Splits into consecutive groups of at most `size` trials."""
         starts = range(0, len(self.trials), size)
         return [self.part(self.trials[start : start + size]) for start in starts]
 

@@ -160,7 +160,7 @@ def construction(session: Session) -> Session | None:
 
 
 def _plan(session: Session) -> SearchPlan:
-    """The search that the preset pays for, started where theory expects the capacity."""
+    """The search plan: limits from the preset, start range from the bounds."""
     request, preset, protocol = session.request, session.request.preset, session.protocol
     axis = axis_of(protocol)
     if protocol.parameter:

@@ -50,7 +50,7 @@ class RunListener(Interface):
         """A trial has ended."""
 
     def step(self, step: int, steps: int, n_alive: int) -> None:
-        """Training has reached a step, with so many trials still training."""
+        """Training has reached a step; `n_alive` trials are still training."""
 
 
 class NullListener:
@@ -100,7 +100,7 @@ class Session:
 
     def __post_init__(self) -> None:
         options = self.request.options
-        # One executor for the whole session: it learns how many lanes fit and how long it has waited in vain.
+        # One executor for the whole session: it remembers how many lanes fit and how much time timeouts have cost.
         self._executor = self.backend.executor(options.trial_timeout)
 
     @property
