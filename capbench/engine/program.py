@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -64,15 +65,16 @@ def compile_program(function: Callable[..., list[Tensor]], tensors: Sequence[Ten
         library = _compile_library(graph, [*tensors, *constants], Path(scratch))
         if path is None:
             return _load_library(library, constants)
-        torch.save(constants, library.with_suffix(".constants"))
-        write_whole(path.with_suffix(".constants"), library.with_suffix(".constants").read_bytes())
+        np.savez(library.with_suffix(".npz"), *(tensor.numpy() for tensor in constants))
+        write_whole(path.with_suffix(".npz"), library.with_suffix(".npz").read_bytes())
         write_whole(path, library.read_bytes())
     return load_program(path)
 
 
 def load_program(path: Path) -> Program:
     """The program that is kept at a path."""
-    return _load_library(path, torch.load(path.with_suffix(".constants"), weights_only=True))
+    with np.load(path.with_suffix(".npz"), allow_pickle=False) as arrays:
+        return _load_library(path, [torch.from_numpy(arrays[name]) for name in arrays.files])
 
 
 def _load_library(library: Path, constants: Sequence[Tensor]) -> Program:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import signal
 import threading
 import warnings
@@ -50,7 +49,7 @@ class BackgroundCompiler:
 
     def _send(self, group: TrialGroup) -> None:
         with suppress(OSError):  # the next call of `_receive` finds that the process is gone
-            self.connection.send_bytes(pickle.dumps(replace(group, trials=group.trials[:1])))
+            self.connection.send(replace(group, trials=group.trials[:1]))
 
     def _receive(self) -> None:
         """Takes note of the steps that could not be compiled; of a process that has died, all."""
@@ -74,7 +73,7 @@ def serve_compiling(connection: Connection, inherited: Sequence[Connection], dev
     torch.set_num_threads(1)
     with suppress(EOFError, OSError):
         while True:
-            group = pickle.loads(connection.recv_bytes())
+            group = connection.recv()
             connection.send((group.setup.identity, group.slots, _compile(group, device)))
 
 

@@ -87,7 +87,7 @@ def test_the_sound_plugin_that_the_broken_ones_derive_from_passes(write: Write) 
     ("change", "check", "seen", "fix"),
     [
         pytest.param((RETURN, "return (items @ self.W_Q @ (items @ self.W_K).mT - self.threshold)[:, :-1]"),
-                     "shapes", "(24, 23)", "make forward return the outputs of Relation", id="wrong shape"),
+                     "shapes", "(96, 95)", "make forward return the outputs of Relation", id="wrong shape"),
         pytest.param((BUILD, f"torch.manual_seed(0)\n        {BUILD}"),
                      "no_global_randomness", "torch was seeded globally", "remove the seed", id="global seed"),
         pytest.param((INIT, f"{INIT}\n        self.scale = torch.ones(d_item)"),

@@ -6,9 +6,11 @@ import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from capbench.contract.task import Criterion
 from capbench.documents.result import (
+    ArchitectureRef,
     BoundRecord,
     Environment,
     InstalledPlugin,
@@ -52,7 +54,7 @@ class SyntheticRecord:
             command=f"capbench run --task {self.task} --arch {self.architecture}",
             suite=SuiteCell(name=self.suite, version=self.suite_version, tier=self.tier) if self.tier else None,
             task=_ref(self.task, self.task_version),
-            architecture=_ref(self.architecture, 1),
+            architecture=_ref(self.architecture, 1, ArchitectureRef),
             solver=_ref("adam", 1),
             protocol=protocol,
             n_parameters=n_parameters,
@@ -119,8 +121,8 @@ def write_result(path: Path, result: Result) -> Path:
     return path
 
 
-def _ref(name: str, version: int) -> PluginRef:
-    return PluginRef(name=name, version=version, params={"d_model": 8}, plugin="capbench 0.1.0", code_hash="a" * 16)
+def _ref(name: str, version: int, kind: type[PluginRef] = PluginRef) -> Any:
+    return kind(name=name, version=version, params={"d_model": 8}, plugin="capbench 0.1.0", code_hash="a" * 16)
 
 
 def _bound(kind: str, value: float, measured: float) -> BoundRecord:

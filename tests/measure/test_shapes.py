@@ -15,7 +15,7 @@ from capbench.measure.request import build_request
 from capbench.measure.session import SELECTION_SEED
 from capbench.registry.registry import load_registry
 from capbench.registry.settings import configure
-from capbench.store.queries import Selection
+from capbench.store.queries import StoreQuery
 from capbench.store.store import Store, home
 
 # A table with one row per pair of tokens, of which only some can be trained: with all 64 it holds every fact of the
@@ -94,7 +94,7 @@ def test_the_best_shape_is_chosen_on_seeds_of_its_own_and_the_document_says_from
     assert all(abs(shape.n_parameters - 800) <= 40 for shape in tried)
     assert tried[0].estimate == result.capacity.estimate == 64 > 4 * max(shape.estimate for shape in tried[1:])
     assert {trial.seed for trial in result.trials} <= set(range(3))
-    seeds = [stored.trial.seed for stored in Store(home()).find_trials(Selection())]
+    seeds = [stored.trial.seed for stored in Store(home()).find_trials(StoreQuery())]
     assert sum(seed >= SELECTION_SEED for seed in seeds) == sum(shape.trials for shape in tried)
     # The command has the chosen fields, and so does not choose again.
     options = parse_command(result.command)
@@ -104,9 +104,9 @@ def test_the_best_shape_is_chosen_on_seeds_of_its_own_and_the_document_says_from
 
 def test_a_second_run_trains_nothing_and_the_text_names_the_shape(capbench, toy: None) -> None:
     first = capbench("run", *TOY_RUN, "--json")
-    n_trials = len(Store(home()).find_trials(Selection()))
+    n_trials = len(Store(home()).find_trials(StoreQuery()))
     again = capbench("run", *TOY_RUN)
-    assert len(Store(home()).find_trials(Selection())) == n_trials
+    assert len(Store(home()).find_trials(StoreQuery())) == n_trials
     assert "the best of 3 on seeds of their own; next: n_rows=" in again.out
     assert json.loads(first.out)["architecture"]["shapes_tried"]
 

@@ -131,7 +131,7 @@ def test_a_run_of_a_suite_is_submitted_as_its_record(capbench, tmp_path: Path) -
     path = tmp_path / "submitted.json"
     done = capbench("leaderboard", "submit", run["run_id"], *suite, "--out", str(path))
     assert done.code == 0
-    assert f"records/mine/triples/mlp-400-{run['run_id']}.json" in done.err
+    assert f"records/mine/triples/mlp-{run['n_parameters']}-{run['run_id']}.json" in done.err
     assert json.loads(path.read_text())["suite"] == {"name": "mine", "version": 1, "tier": 400}
     assert capbench("leaderboard", "verify", str(path), *suite, "--sample", "1").code == 0
 
