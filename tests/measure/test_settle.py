@@ -7,19 +7,21 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from capbench.documents.result import Result
 from capbench.documents.strict_json import read_result
 from capbench.documents.text import as_json_text
 from capbench.errors import BadSetting
+from capbench.executors.backends import ThisProcess
 from capbench.measure.options import RunOptions
 from capbench.measure.request import Request, build_request
 from capbench.measure.run import execute
-from capbench.measure.session import SELECTION_SEED, NullListener
+from capbench.measure.session import SELECTION_SEED, NullListener, Session
 from capbench.measure.settle import capacity_by_steps, is_settled
 from capbench.registry.registry import load_registry
 from capbench.store.store import Store
-from capbench.studies.verify.replay import check_summaries, replay
+from capbench.studies.verify.replay import check_selection_keys, check_summaries, replay
 
 REGISTRY = load_registry()
 
@@ -91,6 +93,24 @@ def test_a_changed_field_of_settling_is_found(settled: Result, field: str, value
     value = not settled.capacity.settled if field == "settled" else value
     forged = settled.model_copy(update={"capacity": settled.capacity.model_copy(update={field: value})})
     assert any(line.startswith(f"capacity.{field}") for line in check_summaries(forged))
+
+
+def test_a_changed_trial_of_the_selection_is_found(settled: Result, tmp_path: Path) -> None:
+    again = request(settle=None, steps=settled.protocol.steps, rates=settled.protocol.learning_rates)
+    backend = ThisProcess(torch.device("cpu"))
+    session = Session(again, REGISTRY, Store(tmp_path), NullListener(), backend)
+    assert check_selection_keys(settled, session) == []
+    assert settled.selection is not None
+    first, *rest = settled.selection.trials
+    for change in (
+        {"load": first.load + 1},
+        {"seed": first.seed + 1},
+        {"limit": 2 * (first.limit or 1)},
+        {"limit": None},
+    ):
+        trials = (first.model_copy(update=change), *rest)
+        forged = settled.model_copy(update={"selection": settled.selection.model_copy(update={"trials": trials})})
+        assert len(check_selection_keys(forged, session)) == 1, change
 
 
 def test_the_same_settled_run_again_trains_nothing(settled: Result, home: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -89,7 +90,9 @@ def _unknown_rate(trial: Trial, result: Result) -> Iterator[str]:
 
 
 def _contradictions(trial: Trial, result: Result) -> Iterator[str]:
-    """A finding if a trial's status contradicts its own metric."""
+    """A finding if a trial's status contradicts its own metric, or if it states what only other trials have."""
+    if trial.limit is not None:
+        yield f"trials: {trial_name(trial)} states a limit of steps, which only trials of the selection have"
     if trial.compiled and trial.learning_rate is None:
         yield f"trials: {trial_name(trial)} is stated to be compiled, and it was not trained"
     criterion = result.protocol.criterion
@@ -108,6 +111,19 @@ def check_keys(trials: Iterable[Trial], session: Session) -> list[str]:
             findings.append(
                 f"trials: {trial_name(trial)} has the key of another trial: its load, seed or rate was changed"
             )
+    return findings
+
+
+def check_selection_keys(result: Result, session: Session) -> list[str]:
+    """Findings for trials of the selection whose key does not belong to their load, seed, rate and limit of steps."""
+    trials = result.selection.trials if result.selection else ()
+    findings = []
+    for limit in sorted({trial.limit or 0 for trial in trials}):
+        if not limit:
+            return ["selection.trials: every trial of the selection states the most steps it was allowed"]
+        options = session.request.options.replaced(steps=limit)
+        limited = replace(session, request=replace(session.request, options=options))
+        findings += check_keys([trial for trial in trials if trial.limit == limit], limited)
     return findings
 
 

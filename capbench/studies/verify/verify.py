@@ -24,7 +24,7 @@ from capbench.measure.session import RunListener, Session
 from capbench.registry.registry import Registry
 from capbench.store.store import Store
 from capbench.studies.verify.rebuild import check_request, rebuild
-from capbench.studies.verify.replay import check_keys, check_summaries, replay
+from capbench.studies.verify.replay import check_keys, check_selection_keys, check_summaries, replay
 from capbench.studies.verify.suite_cell import check_cell, stated_suite
 from capbench.studies.verify.tolerance import MAX_DEVIATING_SHARE, deviations, tolerance_text
 
@@ -103,6 +103,7 @@ def _check_search(result: Result, session: Session, folder: Path) -> list[str]:
     """Findings about the request, the trials and the replayed search."""
     try:
         wrong = check_request(session.request, result) + check_keys(result.trials, session)
+        wrong += check_selection_keys(result, session)
         constructed = construction(session)
         if constructed is not None and result.constructed is not None:
             wrong += check_keys(result.constructed.trials, constructed)
