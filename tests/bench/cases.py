@@ -111,7 +111,7 @@ class PlainLoop:
             module.parameters(), lr=trial.learning_rate, betas=(solver.beta1, solver.beta2), eps=solver.epsilon
         )
         steps = setup.training.steps
-        shares = solver.schedule(torch.arange(steps, dtype=torch.float64), steps)
+        shares = solver.schedule(torch.arange(steps, dtype=torch.float64), torch.tensor(float(steps)))
         self._rates = (trial.learning_rate * shares).tolist()
         self._n_taken = 0
 
