@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -9,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from capbench.contract.signatures import Lookup, Recall, Signature
+from capbench.contract.signatures import Signature
 from capbench.contract.task import Problem, Task
-from capbench.errors import PluginMisbehaved
+from capbench.engine.trials import seeded
+from capbench.errors import ChangesInTraining, DeviceFailed, PluginMisbehaved
 
-MEMORY_WORDS = ("out of memory", "not enough memory", "DefaultCPUAllocator")
+MEMORY_WORDS = ("out of memory", "not enough memory", "DefaultCPUAllocator", "STATUS_ALLOC_FAILED")
+"""What allocators say when memory runs out; the last is what CUDA's libraries say, which allocate their own."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -24,13 +27,32 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(word in str(error) for word in MEMORY_WORDS)
 
 
+def check_still_works(device: torch.device) -> None:
+    """Raises DeviceFailed where a CUDA error has made every later call on the device fail too.
+
+    Such an error ends with the process; the calls that follow it are not at fault. Running out of memory is none.
+    """
+    if device.type != "cuda":
+        return
+    try:
+        torch.ones(1, device=device).add(1).tolist()
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            return
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DeviceFailed(
+            f"{device} no longer works in this process: {first}; finished trials are stored: give the same command "
+            "again, and with CUDA_LAUNCH_BLOCKING=1 to see which operation fails"
+        ) from error
+
+
 def checked_problem(problem: Problem, task: Task, slots: int) -> Problem:
     """A task's problem, if it has the shapes and types that its signature promises and only finite numbers."""
-    expected = _input_shapes(task.signature, slots)
+    expected = task.signature.input_shapes(slots)
     got = [tuple(tensor.shape) for tensor in problem.inputs]
-    if got not in expected:
-        raise PluginMisbehaved(f"{task.name}.problem must return inputs of shapes {expected[0]}, got {got}")
-    if isinstance(task.signature, Lookup) and problem.inputs[0].dtype != torch.int64:
+    if got != expected:
+        raise PluginMisbehaved(f"{task.name}.problem must return inputs of shapes {expected}, got {got}")
+    if task.signature.takes_tokens and problem.inputs[0].dtype != torch.int64:
         raise PluginMisbehaved(f"{task.name}.problem must return int64 tokens, got {problem.inputs[0].dtype}")
     if not problem.mask.is_floating_point():
         raise PluginMisbehaved(f"{task.name}.problem must return a floating-point mask, got {problem.mask.dtype}")
@@ -48,6 +70,37 @@ def checked_module(module: nn.Module, name: str) -> nn.Module:
     return module
 
 
+def refuse_training_state(module: nn.Module, problem: Problem, name: str) -> None:
+    """Raises ChangesInTraining for a module that is random in training or changes its buffers."""
+    own = copy.deepcopy(module).train()
+    before = {part: buffer.clone() for part, buffer in own.named_buffers()}
+    try:
+        first, second = (_outputs_at_seed(own, problem, seed) for seed in (0, 1))
+    except Exception:  # noqa: BLE001 - the plugin border; training reports what forward raises
+        return
+    if not (isinstance(first, Tensor) and isinstance(second, Tensor)):
+        return  # training reports it
+    changed = [part for part, buffer in own.named_buffers() if not torch.equal(buffer, before[part])]
+    if changed:
+        raise ChangesInTraining(
+            f"a module must not change its buffers in training, as batch norm does; {name} changes {changed[0]}: "
+            "normalise within one example (nn.LayerNorm, nn.RMSNorm)"
+        )
+    if not torch.allclose(first, second, rtol=0, atol=0, equal_nan=True):
+        raise ChangesInTraining(
+            f"a module must not be random in training, as dropout is; two calls of {name} differ: "
+            "remove dropout and noise, or set their strength to 0"
+        )
+
+
+@torch.no_grad()
+def _outputs_at_seed(module: nn.Module, problem: Problem, seed: int) -> Tensor:
+    """The outputs with torch's default generator seeded."""
+    with seeded(seed):
+        outputs: Tensor = module(*(tensor.clone() for tensor in problem.inputs))  # training reports in-place changes
+    return outputs
+
+
 def checked_start(weights: dict[str, Tensor], module: nn.Module, name: str) -> dict[str, Tensor]:
     """A solver's starting weights, if they are finite and fit parameters of the module."""
     shapes = {part: tuple(parameter.shape) for part, parameter in module.named_parameters()}
@@ -63,11 +116,9 @@ def checked_outputs(outputs: Tensor, signature: Signature, problem: Problem, wei
     """A module's outputs, if they have the shape that the signature asks for and the type of the weights."""
     if not isinstance(outputs, Tensor):
         raise PluginMisbehaved(f"forward must return a tensor, got {type(outputs).__name__}")
-    n_classes = None if not isinstance(signature, Lookup | Recall) else signature.n_classes
-    n_rows = len(problem.inputs[-1])
-    expected = (n_rows, n_rows if n_classes is None else n_classes)
-    if tuple(outputs.shape) != expected:
-        raise PluginMisbehaved(f"forward must return outputs of shape {expected}, got {tuple(outputs.shape)}")
+    expected = signature.output_shapes(len(problem.inputs[-1]))
+    if tuple(outputs.shape) not in expected:
+        raise PluginMisbehaved(f"forward must return outputs of shape {expected[0]}, got {tuple(outputs.shape)}")
     dtypes = {tensor.dtype for tensor in weights.values()}
     if dtypes and outputs.dtype not in dtypes:
         raise PluginMisbehaved(f"forward must return outputs of the weights' type, got {outputs.dtype}")
@@ -101,15 +152,6 @@ def untouched(problem: Problem, weights: Tensor, names: str) -> Iterator[None]:
     yield
     if [tensor._version for tensor in watched] != before:
         raise PluginMisbehaved(f"{names} changed inputs or weights in place; work on a copy (tensor.clone())")
-
-
-def _input_shapes(signature: Signature, slots: int) -> list[list[tuple[int, ...]]]:
-    """The shapes that a problem's inputs may have."""
-    if isinstance(signature, Lookup):
-        return [[(slots, signature.length)]]
-    if isinstance(signature, Recall):
-        return [[(n, signature.n_context, signature.d_input), (slots, signature.d_input)] for n in (slots, 1)]
-    return [[(signature.n_items, signature.d_item)]]
 
 
 def _described(value: object) -> str:

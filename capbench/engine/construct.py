@@ -13,31 +13,32 @@ from capbench.contract.task import Problem
 from capbench.documents.result import Trial, TrialStatus
 from capbench.engine.cost import Cost
 from capbench.engine.devices import kept_as
-from capbench.engine.evaluation import analyse, finished_trial
+from capbench.engine.evaluation import OnProgress, OnTrials, analyse, finished_trial
 from capbench.engine.stack import make_module, make_problem, placed
-from capbench.engine.train import OnProgress, OnTrials
 from capbench.engine.trials import Setup, TrialGroup, TrialSpec
 
 
-def construct_group(group: TrialGroup, device: torch.device, on_trials: OnTrials, on_progress: OnProgress) -> Cost:
-    """Constructs every trial of a group, one after the other: there is nothing to train."""
+def construct_group(group: TrialGroup, on_trials: OnTrials, on_progress: OnProgress) -> Cost:
+    """Constructs every trial of a group, one after the other: there is nothing to train.
+
+    On the CPU, whatever device trains: it is one model at a time, and Apple's GPUs have no double precision.
+    """
     cost = Cost()
     for done, trial in enumerate(group.trials, start=1):
         with cost.timed("construct"):
-            constructed = _construct(group.setup, trial, group.slots, device)
+            constructed = _construct(group.setup, trial, group.slots)
         on_trials([constructed])
         on_progress(done, len(group.trials) - done)
     return cost
 
 
-def _construct(setup: Setup, trial: TrialSpec, slots: int, device: torch.device) -> Trial:
+def _construct(setup: Setup, trial: TrialSpec, slots: int) -> Trial:
     """One trial: the solver's weights in the module that other solvers train, scored on the same problem."""
     solver, task = setup.solver.plugin, setup.task.plugin
     assert isinstance(solver, ConstructiveSolver)
     drawn = make_problem(setup, trial, slots)
-    place = placed(setup, device)
-    problem: Problem = tree_map(place, drawn)
-    module = make_module(setup, trial).to(device=device, dtype=kept_as(setup.training.dtype))
+    problem: Problem = tree_map(placed(setup, torch.device("cpu")), drawn)
+    module = make_module(setup, trial).to(dtype=kept_as(setup.training.dtype))
     generator = torch.Generator().manual_seed(setup.init_seed(trial))
     weights = solver.find_weights(task, setup.architecture.plugin, module, problem, trial.load, generator)
     with torch.no_grad():

@@ -7,6 +7,7 @@ import ctypes
 import os
 import platform
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
@@ -108,6 +109,13 @@ def check_precision(dtype: str, device: torch.device) -> None:
     """Raises DeviceUnavailable for a precision that the device does not have."""
     if dtype == "tf32" and device.type != "cuda":
         raise DeviceUnavailable(f"--dtype tf32 is a mode of CUDA devices, got {device.type}; use float32 or bfloat16")
+    if dtype == "float64" and device.type == "mps":
+        raise DeviceUnavailable("Apple's GPUs have no double precision, got float64 on mps; add --device cpu")
+
+
+def current_device(device: torch.device) -> AbstractContextManager[object]:
+    """A scope in which a CUDA device is the current one: streams, events and kernels are then its own."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

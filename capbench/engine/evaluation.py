@@ -20,6 +20,15 @@ from capbench.engine.devices import counting_dtype
 from capbench.engine.stack import Named, Stack
 from capbench.engine.trials import Setup, Training, TrialSpec
 
+CHECK_EVERY = 25
+"""Steps between two evaluations: the only moments at which the host asks the device for numbers."""
+
+OnTrials = Callable[[Sequence[Trial]], None]
+"""Receives the trials that ended at one evaluation."""
+OnProgress = Callable[[int, int], None]
+"""Receives the step and the number of trials that have not ended, after every evaluation."""
+OnWeights = Callable[[Trial, dict[str, Tensor]], None]
+"""Receives a trial that has ended with its trained weights by parameter name."""
 PATIENCE = 0.4
 """Share of all steps that a lane may go without a better metric before it counts as a plateau."""
 BETTER_BY = 0.002
@@ -54,11 +63,13 @@ class Evaluation:
 class PendingEvaluations:
     """Evaluations whose numbers are read: at once on a CPU, one evaluation late on CUDA, so that it never waits.
 
-    Steps that ended lanes take meanwhile are discarded: the trial's record is that of the evaluation.
+    Steps that ended lanes take meanwhile are discarded: the trial's record is that of the evaluation. Its weights are
+    copied only where somebody reads them.
     """
 
-    def __init__(self, is_late: bool) -> None:
+    def __init__(self, is_late: bool, keeps_weights: bool) -> None:
         self._is_late = is_late
+        self._keeps_weights = keeps_weights
         self._waiting: deque[Evaluation] = deque()
 
     def due(self, evaluation: Evaluation, is_last: bool) -> list[Evaluation]:
@@ -72,7 +83,7 @@ class PendingEvaluations:
         finite = torch.isfinite(stack.weights).all(dim=1)
         counted = counting_dtype(finite.device)
         numbers = torch.stack([*(score.to(counted) for score in scores.values()), finite.to(counted)])
-        if self._is_late:
+        if self._is_late and self._keeps_weights:
             stack = stack.snapshot()
         return Evaluation(step, tuple(lanes), stack, tuple(scores), _start_copy(numbers))
 
@@ -84,7 +95,7 @@ def _start_copy(numbers: Tensor) -> Callable[[], Tensor]:
     host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
     host.copy_(numbers, non_blocking=True)
     arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    arrived.record()
+    arrived.record(torch.cuda.current_stream(numbers.device))  # the default is a stream of the current device
 
     def read() -> Tensor:
         arrived.synchronize()
@@ -160,7 +171,10 @@ def analyse(setup: Setup, module: nn.Module, tensors: Named, problem: Problem) -
 
 def _analysed_inputs(task: Task, problem: Problem) -> tuple[Tensor, ...]:
     """All possible inputs on a lookup task, else those of the problem."""
-    return (task.signature.grid(),) if isinstance(task.signature, Lookup) else problem.inputs
+    signature = task.signature
+    if isinstance(signature, Lookup) and signature.n_combinations > 0:
+        return (signature.grid(),)
+    return problem.inputs
 
 
 class _ArchitectureAnalysis(nn.Module):

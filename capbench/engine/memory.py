@@ -34,6 +34,8 @@ PROBE_SHARE = 0.7
 CPU = torch.device("cpu")
 _n_sharing = 1
 """Processes that train on this machine at the same time, this one included."""
+_device_share = 1.0
+"""Share of a CUDA device's memory that this process may use."""
 MEMINFO = Path("/proc/meminfo")
 """Where Linux reports the available memory, file caches included."""
 
@@ -61,8 +63,8 @@ def memory_need(setup: Setup, slots: int) -> MemoryNeed:
     Raises DoesNotFit where not even the smaller one fits this machine; where the larger would not, all of the
     smaller one's peak counts as its lanes'.
     """
-    room = int(PROBE_SHARE * free_memory(CPU) / RESIDENT_BYTES_PER_TENSOR_BYTE)
-    few = _peak(setup, slots, PROBES[0], room)
+    room = _probe_room()
+    few = _smallest_peak(setup, slots)
     if few * PROBES[1] > room * PROBES[0]:
         return MemoryNeed(0, int(RESIDENT_BYTES_PER_TENSOR_BYTE * few / PROBES[0]))
     more = _peak(setup, slots, PROBES[1], room)
@@ -71,13 +73,32 @@ def memory_need(setup: Setup, slots: int) -> MemoryNeed:
     return MemoryNeed(int(RESIDENT_BYTES_PER_TENSOR_BYTE * fixed), int(RESIDENT_BYTES_PER_TENSOR_BYTE * per_lane))
 
 
+def _probe_room() -> int:
+    """Bytes of tensors that measuring a peak may take."""
+    return int(PROBE_SHARE * free_memory(CPU) / RESIDENT_BYTES_PER_TENSOR_BYTE)
+
+
+@cache
+def _smallest_peak(setup: Setup, slots: int) -> int:
+    """The peak of the smallest group that is measured."""
+    return _peak(setup, slots, PROBES[0], _probe_room())
+
+
 def lanes_that_fit(setup: Setup, slots: int, device: torch.device) -> int:
     """How many lanes a group may have on a device; two at least, because one alone uses other kernels."""
     if not isinstance(setup.solver.plugin, GradientSolver):
         return MOST_LANES["cpu"]
+    room, most = SHARE * free_memory(device), most_lanes(device)
+    at_most = RESIDENT_BYTES_PER_TENSOR_BYTE * _smallest_peak(setup, slots) / PROBES[0]  # as if nothing were fixed
+    if at_most * most <= room:
+        return most
     need = memory_need(setup, slots)
-    room = (SHARE * free_memory(device) - need.fixed) / need.per_lane
-    return int(min(max(2, room), most_lanes(device)))
+    return int(min(max(2, (room - need.fixed) / need.per_lane), most))
+
+
+def fits_lanes(n_bytes: int) -> bool:
+    """Whether the memory of a compiled program is free."""
+    return n_bytes <= SHARE * free_memory(CPU)
 
 
 def most_lanes(device: torch.device) -> int:
@@ -91,10 +112,19 @@ def share_memory(n_processes: int) -> None:
     _n_sharing = n_processes
 
 
+def share_device(share: float) -> None:
+    """Limits this process to a share of its CUDA device, where several processes use it."""
+    global _device_share
+    _device_share = share
+    torch.cuda.set_per_process_memory_fraction(share)
+
+
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free for this process on a device now."""
+    """Bytes that are free for this process on a device now, what torch holds there without using it included."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        free, total = torch.cuda.mem_get_info(device)
+        held = torch.cuda.memory_reserved(device)
+        return min(free + held, int(_device_share * total)) - torch.cuda.memory_allocated(device)
     return _free_here() // _n_sharing
 
 

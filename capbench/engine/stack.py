@@ -139,7 +139,7 @@ def build_stack(group: TrialGroup, device: torch.device) -> tuple[Stack, list[di
     }
     modules = [made[group.setup.init_seed(trial)] for trial in group.trials]
     layout = Layout.of(modules[0])
-    held_fixed = [_fixed(module) for module in modules]
+    held_fixed = [fixed_tensors(module) for module in modules]
     stack = Stack(
         module=modules[0],  # structure only: all tensors are replaced at call time
         layout=layout,
@@ -161,20 +161,43 @@ def _by_init(group: TrialGroup) -> list[tuple[int, TrialSpec]]:
     return list({group.setup.init_seed(trial): trial for trial in group.trials}.items())
 
 
-def _fixed(module: nn.Module) -> Named:
+def fixed_tensors(module: nn.Module) -> Named:
     """Buffers, and parameters that are not trained."""
     frozen = {name: p.detach() for name, p in module.named_parameters() if not p.requires_grad}
     return {**frozen, **dict(module.named_buffers())}
+
+
+class LaneFunctions:
+    """Loss and metrics of one model on one problem, checked at the plugin border."""
+
+    def __init__(self, setup: Setup, stack: Stack) -> None:
+        self.task = setup.task.plugin
+        self._module = _called(setup, stack)
+
+    def loss(self, weights: Named, fixed: Named, problem: Problem) -> Tensor:
+        """What training minimises."""
+        return checked_loss(self.task.loss(self._outputs(weights, fixed, problem), problem), self.task)
+
+    def metrics(self, weights: Named, fixed: Named, problem: Problem) -> Named:
+        """The metrics by name."""
+        return checked_metrics(self.task.metrics(self._outputs(weights, fixed, problem), problem), self.task)
+
+    def _outputs(self, weights: Named, fixed: Named, problem: Problem) -> Tensor:
+        prefix = "module." if isinstance(self._module, _GridModule) else ""
+        tensors = {prefix + name: tensor for name, tensor in {**weights, **fixed}.items()}
+        outputs: Tensor = functional_call(self._module, tensors, problem.inputs)
+        if getattr(outputs, "dtype", None) is torch.bfloat16:  # only matrix products are in low precision
+            outputs = outputs.float()
+        return checked_outputs(outputs, self.task.signature, problem, weights)
 
 
 class Batched:
     """Loss and metrics of every lane at once: by vmap, or by a loop where a module does not allow it."""
 
     def __init__(self, setup: Setup, stack: Stack) -> None:
-        self._task = setup.task.plugin
-        self._module = _called(setup, stack)
-        self._layout = stack.layout
+        self._lane = LaneFunctions(setup, stack)
         self._map: Callable[..., Callable[..., object]] = vmap
+        task = self._lane.task.name
         try:
             self._try(stack)
         except (RuntimeError, TypeError, ValueError) as error:
@@ -184,13 +207,11 @@ class Batched:
             self._try(stack)
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             name = setup.architecture.plugin.name
-            warnings.warn(
-                f"{name} on {self._task.name} trains one model at a time: {reason}", LoopFallback, stacklevel=2
-            )
+            warnings.warn(f"{name} on {task} trains one model at a time: {reason}", LoopFallback, stacklevel=2)
 
     def _try(self, stack: Stack) -> None:
         """Computes loss and metrics once, to see that they work and change nothing in place."""
-        with untouched(stack.problem, stack.weights, f"{self._task.name}, or the module trained on it,"):
+        with untouched(stack.problem, stack.weights, f"{self._lane.task.name}, or the module trained on it,"):
             self.losses(stack)
             self.metric_names = tuple(self.metrics(stack))
 
@@ -201,30 +222,16 @@ class Batched:
 
     def losses(self, stack: Stack, weights: Named | None = None) -> Tensor:
         """The loss of each lane, at the stack's weights or at given ones."""
-        loss: Tensor = self._map(self._loss)(weights or stack.layout.split(stack.weights), stack.fixed, stack.problem)  # type: ignore[assignment]
+        own = weights or stack.layout.split(stack.weights)
+        loss: Tensor = self._map(self._lane.loss)(own, stack.fixed, stack.problem)  # type: ignore[assignment]
         return loss
 
     @torch.no_grad()
     def metrics(self, stack: Stack) -> Named:
         """The metrics of each lane."""
-        metrics: Named = self._map(self._metrics)(stack.layout.split(stack.weights), stack.fixed, stack.problem)  # type: ignore[assignment]
+        own = stack.layout.split(stack.weights)
+        metrics: Named = self._map(self._lane.metrics)(own, stack.fixed, stack.problem)  # type: ignore[assignment]
         return metrics
-
-    def _outputs(self, weights: Named, fixed: Named, problem: Problem) -> Tensor:
-        prefix = "module." if isinstance(self._module, _GridModule) else ""
-        tensors = {prefix + name: tensor for name, tensor in {**weights, **fixed}.items()}
-        outputs: Tensor = functional_call(self._module, tensors, problem.inputs)
-        if (
-            getattr(outputs, "dtype", None) is torch.bfloat16
-        ):  # matrix products in low precision; losses and metrics in full
-            outputs = outputs.float()
-        return checked_outputs(outputs, self._task.signature, problem, weights)
-
-    def _loss(self, weights: Named, fixed: Named, problem: Problem) -> Tensor:
-        return checked_loss(self._task.loss(self._outputs(weights, fixed, problem), problem), self._task)
-
-    def _metrics(self, weights: Named, fixed: Named, problem: Problem) -> Named:
-        return checked_metrics(self._task.metrics(self._outputs(weights, fixed, problem), problem), self._task)
 
 
 def _called(setup: Setup, stack: Stack) -> nn.Module:

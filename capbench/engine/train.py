@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,32 +11,30 @@ from torch import Tensor
 
 from capbench.contract.solver import GradientSolver
 from capbench.documents.result import BITS, Trial
-from capbench.engine.batches import Batches
+from capbench.engine.batches import Batches, has_batches
 from capbench.engine.cost import Cost
-from capbench.engine.devices import counting_dtype, matmul_precision
+from capbench.engine.devices import counting_dtype, current_device, matmul_precision
 from capbench.engine.evaluation import (
+    CHECK_EVERY,
     Evaluation,
     Lane,
+    OnProgress,
+    OnTrials,
+    OnWeights,
     PendingEvaluations,
     analyse_lane,
     finished_trial,
     stopping_status,
 )
+from capbench.engine.lane_program import prepare_program
+from capbench.engine.lanes import train_lanes
+from capbench.engine.memory import fits_lanes, lanes_that_fit
 from capbench.engine.stack import Batched, Stack, build_stack
-from capbench.engine.step import Step, prepare_programs
-from capbench.engine.trials import Setup, TrialGroup
+from capbench.engine.step import Step
+from capbench.engine.trials import Setup, TrialGroup, group_trials
 
-CHECK_EVERY = 25
-"""Steps between two evaluations: the only moments at which the host asks the device for numbers."""
 COMPACT_BELOW = 0.9
 """The stack is compacted when less than this share of its lanes is needed."""
-
-OnTrials = Callable[[Sequence[Trial]], None]
-"""Receives the trials that ended at one evaluation."""
-OnProgress = Callable[[int, int], None]
-"""Receives the step and the number of lanes still training, after every evaluation."""
-OnWeights = Callable[[Trial, dict[str, Tensor]], None]
-"""Receives a trial that has ended with its trained weights by parameter name."""
 
 
 def train_group(
@@ -47,20 +45,49 @@ def train_group(
     on_weights: OnWeights | None = None,
 ) -> Cost:
     """Trains every trial of a group to its end, reporting each as it ends."""
-    with matmul_precision(group.setup.training.dtype, device):
-        cost = Cost()
-        with cost.timed("build"):
-            training = _open(group, device, cost)
-        while training.live.n_alive:
-            training.advance(cost)
-            for evaluation in training.evaluate(cost):
-                with cost.timed("verdicts"):
-                    ended = list(_ended_trials(group.setup, evaluation, training.is_compiled, on_weights))
-                if ended:
-                    on_trials(ended)
-            on_progress(training.step, training.live.n_alive)
-            training.compact()
-        return cost
+    cost = Cost()
+    with matmul_precision(group.setup.training.dtype, device), current_device(device):
+        if group.is_compiled and device.type == "cpu":
+            program, seconds = prepare_program(group)
+            cost.spend("compile", seconds)
+            if program is not None and fits_lanes(program.n_bytes(group.slots)):
+                cost.add(train_lanes(group, program, on_trials, on_progress, on_weights))
+                return cost
+        for part in _eager_groups(group, device) if group.is_compiled else [group]:
+            is_compiled = group.is_compiled and device.type != "cpu"
+            _train_stack(part, device, is_compiled, cost, on_trials, on_progress, on_weights)
+    return cost
+
+
+def _eager_groups(group: TrialGroup, device: torch.device) -> list[TrialGroup]:
+    """The stacks that train what was meant for a lane program: each of one number of slots, and as large as fits."""
+    stacks = group_trials((group.setup, trial) for trial in group.trials)
+    if device.type != "cpu":  # the executor has seen to it
+        return stacks
+    return [part for stack in stacks for part in stack.parts(lanes_that_fit(stack.setup, stack.slots, device))]
+
+
+def _train_stack(
+    group: TrialGroup,
+    device: torch.device,
+    is_compiled: bool,
+    cost: Cost,
+    on_trials: OnTrials,
+    on_progress: OnProgress,
+    on_weights: OnWeights | None,
+) -> None:
+    """Trains a group as one stack."""
+    with cost.timed("build"):
+        training = _open(group, device, is_compiled, reads_weights=on_weights is not None)
+    while training.live.n_alive:
+        training.advance(cost)
+        for evaluation in training.evaluate(cost):
+            with cost.timed("verdicts"):
+                ended = list(_ended_trials(group.setup, evaluation, is_compiled, on_weights))
+            if ended:
+                on_trials(ended)
+        on_progress(training.step, training.live.n_alive)
+        training.compact()
 
 
 @dataclass
@@ -89,7 +116,7 @@ class LiveGroup:
         self.lanes = [self.lanes[i] for i in keep]
         self.stack = self.stack.kept(index)
         self.state = {name: tensor[index] for name, tensor in self.state.items()}
-        self.batches = self.batches and self.batches.kept(keep, self.stack.problem)
+        self.batches = self.batches and self.batches.kept(keep)
         self.tally.keep(index)
 
 
@@ -105,11 +132,6 @@ class GroupTraining:
     """The number of each step, as data on the device."""
     step: int = 0
 
-    @property
-    def is_compiled(self) -> bool:
-        """Whether its steps are compiled."""
-        return self.stepper.block is not None
-
     def advance(self, cost: Cost) -> None:
         """Takes the steps up to the next evaluation."""
         n_steps, n_alive = min(CHECK_EVERY, len(self.numbers) - self.step), self.live.n_alive
@@ -121,7 +143,7 @@ class GroupTraining:
                 self._take_batches(self.live.batches, numbers)
             self.step += n_steps
         cost.lane_steps += n_steps * n_alive
-        cost.compiled_lane_steps += n_steps * n_alive * self.is_compiled
+        cost.compiled_lane_steps += n_steps * n_alive * self.stepper.is_compiled
 
     def _take_batches(self, batches: Batches, numbers: Sequence[Tensor]) -> None:
         """One step per number, each on the next batch."""
@@ -133,14 +155,14 @@ class GroupTraining:
             self.stepper(stack, self.live.state, numbers[i : i + 1])
 
     def compact(self) -> None:
-        """Drops finished lanes that the step can do without."""
-        if self.live.n_alive:
-            self.live.compact(lanes_for(self.live.n_alive, self.stepper.block))
+        """Drops finished lanes; a compiled step keeps its shape. One lane alone would round differently."""
+        if self.live.n_alive and not self.stepper.is_compiled:
+            self.live.compact(max(2, self.live.n_alive))
 
     def evaluate(self, cost: Cost) -> list[Evaluation]:
         """Computes the metrics of all lanes; returns the evaluations whose numbers have arrived."""
         with cost.timed("metrics"):
-            scores = {**self.stepper.metrics(self.live.stack), **self.live.tally.means()}
+            scores = {**self.batched.metrics(self.live.stack), **self.live.tally.means()}
             evaluation = self.pending.take(self.step, self.live.lanes, self.live.stack, scores)
             return self.pending.due(evaluation, is_last=self.step >= len(self.numbers))
 
@@ -166,39 +188,26 @@ class MetricTally:
         return self._sums
 
 
-def lanes_for(n_alive: int, block: int | None) -> int:
-    """Lanes that a stack needs for so many trials: whole blocks, or at least two.
-
-    One lane alone uses other kernels and rounds differently.
-    """
-    return max(2, n_alive) if block is None else math.ceil(n_alive / block) * block
-
-
-def _open(group: TrialGroup, device: torch.device, cost: Cost) -> GroupTraining:
-    """A group before its first step."""
+def _open(group: TrialGroup, device: torch.device, is_compiled: bool, reads_weights: bool) -> GroupTraining:
+    """A group before its first step, with two lanes at least: one alone uses other kernels and rounds differently."""
     setup = group.setup
     solver, steps = setup.solver.plugin, setup.training.steps
     assert isinstance(solver, GradientSolver)
-    programs = None
-    if group.is_compiled:
-        programs, seconds = prepare_programs(group, device)
-        cost.move("build", "compile", seconds)
-    n_lanes = lanes_for(len(group.trials), programs.block if programs else None)
-    trials = tuple(group.trials[i % len(group.trials)] for i in range(n_lanes))
+    trials = group.trials if len(group.trials) > 1 else group.trials * 2
     stack, examined = build_stack(group.part(trials), device)
     lanes = [
         Lane(trial, data, alive=i < len(group.trials))
         for i, (trial, data) in enumerate(zip(trials, examined, strict=True))
     ]
     sampling = setup.training.sampling
-    batches = Batches(sampling, setup, trials, stack.problem) if sampling else None
+    batches = Batches(setup, trials, stack.problem) if has_batches(setup) else None
     tally = MetricTally(sampling.scored_batches if sampling else 0)
     batched = Batched(setup, stack)
     return GroupTraining(
         LiveGroup(lanes, stack, solver.init(stack.weights), batches, tally),
         batched,
-        Step(batched, setup, programs),
-        PendingEvaluations(is_late=device.type == "cuda"),
+        Step(batched, setup, is_compiled),
+        PendingEvaluations(device.type == "cuda", reads_weights or setup.training.analyses),
         torch.arange(steps, dtype=counting_dtype(device), device=device),
     )
 

@@ -11,7 +11,6 @@ import torch
 
 from capbench.documents.result import Machine
 from capbench.engine.devices import resolve_device, this_machine
-from capbench.engine.trials import TrialGroup
 from capbench.errors import ClusterUnavailable
 from capbench.executors.executor import Backend, Executor
 from capbench.executors.local import LocalExecutor
@@ -40,10 +39,6 @@ class ThisProcess:
     def executor(self, trial_timeout: float) -> Executor:
         """Trains in this process."""
         return LocalExecutor(self.device, trial_timeout)
-
-    def has_compiled_step(self, group: TrialGroup) -> bool | None:
-        """True: this process compiles when it trains the group."""
-        return True
 
     def kill(self) -> None:
         """Nothing to do: there are no workers."""

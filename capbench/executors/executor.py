@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from capbench.documents.result import Machine, Worker
     from capbench.engine.cost import Cost
-    from capbench.engine.train import OnProgress, OnTrials
+    from capbench.engine.evaluation import OnProgress, OnTrials
     from capbench.engine.trials import TrialGroup
     from capbench.registry.settings import Configured
 
@@ -57,14 +57,6 @@ class Backend(Protocol):
 
     def executor(self, trial_timeout: float) -> Executor:
         """An executor for one run."""
-        ...
-
-    def has_compiled_step(self, group: TrialGroup) -> bool | None:
-        """Whether groups of this shape can be trained compiled; None while their step is compiled in the background.
-
-        The first call for a shape starts compiling where that is necessary. A backend whose workers compile when they
-        need it answers True.
-        """
         ...
 
     def kill(self) -> None:

@@ -10,17 +10,19 @@ from typing import Generic, Protocol, TypeVar
 
 from capbench.documents.result import Trial, Worker, merge_workers
 from capbench.engine.cost import Cost
-from capbench.engine.train import OnProgress, OnTrials
+from capbench.engine.evaluation import OnProgress, OnTrials
 from capbench.engine.trials import TrialGroup
 from capbench.executors.local import failed_trial
 
 WAIT_SECONDS = 1.0
 """Longest time between two progress callbacks of a run."""
-MOST_LOSSES = 24
+MOST_LOSSES = 32
 """Losses after which a group's remaining trials are recorded as failed.
 
-After the first loss a group is retried as it is, then in halves: this finds one trial among 512 that kills its worker.
+After the first loss a group is retried as it is, then in halves: this finds two trials among 512 that kill workers.
 """
+MOST_LOSSES_ALONE = 4
+"""Losses after which a trial that is alone in its group is recorded as failed: others may have killed its workers."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +133,7 @@ class SubmittedGroup:
 
     group: TrialGroup
     losses: LossCount
+    n_losses_alone: int = 0
     ended: set[str] = field(default_factory=set)
     step: int = 0
     n_alive: int = field(init=False)
@@ -170,7 +173,7 @@ class RemoteExecutor(Generic[T]):
 
 
 class GroupsInFlight(Generic[T]):
-    """The groups of one call of `run`: submitted ones, those to be retried, and those still to come."""
+    """The groups of one call of `run`: submitted ones, those to be retried, those still to come, and then suspects."""
 
     def __init__(
         self,
@@ -184,6 +187,8 @@ class GroupsInFlight(Generic[T]):
         self._groups, self._on_trials = groups, on_trials
         self._submitted: dict[T, SubmittedGroup] = {}
         self._retries: list[SubmittedGroup] = []
+        self._suspects: list[SubmittedGroup] = []
+        """Single trials that were lost alone: they are tried again when all others have been sent."""
         self._trained: Counter[Worker] = Counter()
 
     @property
@@ -229,7 +234,9 @@ class GroupsInFlight(Generic[T]):
 
     def _next(self) -> SubmittedGroup | None:
         group = next(self._groups, None)
-        return None if group is None else SubmittedGroup(group, LossCount())
+        if group is not None:
+            return SubmittedGroup(group, LossCount())
+        return self._suspects.pop(0) if self._suspects else None
 
     def _accept(self, ticket: T, message: Message) -> None:
         submitted = self._submitted[ticket]
@@ -258,9 +265,14 @@ class GroupsInFlight(Generic[T]):
         """Queues the trials that had not ended: as one group after the first loss, in halves from then on."""
         submitted.losses.n_losses += 1
         for left in submitted.group.only(submitted.group.keys - submitted.ended):
-            n_left, is_first = len(left.trials), submitted.losses.n_losses == 1
-            if submitted.losses.n_losses >= MOST_LOSSES or (n_left == 1 and not is_first):
+            n_alone = submitted.n_losses_alone + (len(submitted.group.trials) == 1)
+            if submitted.losses.n_losses >= MOST_LOSSES or n_alone >= MOST_LOSSES_ALONE:
                 self._on_trials([failed_trial(left, trial, reason) for trial in left.trials])
+            elif n_alone:
+                self._suspects.append(SubmittedGroup(left, submitted.losses, n_alone))
             else:
-                parts = [left] if is_first else left.parts((n_left + 1) // 2)
-                self._retries.extend(SubmittedGroup(part, submitted.losses) for part in parts)
+                self._halve(left, submitted.losses)
+
+    def _halve(self, left: TrialGroup, losses: LossCount) -> None:
+        parts = [left] if losses.n_losses == 1 else left.parts((len(left.trials) + 1) // 2)
+        self._retries.extend(SubmittedGroup(part, losses) for part in parts)

@@ -10,12 +10,13 @@ import torch
 
 from capbench.contract.solver import GradientSolver
 from capbench.documents.result import Trial, TrialStatus, Worker
-from capbench.engine.checks import is_out_of_memory
+from capbench.engine.checks import check_still_works, is_out_of_memory
 from capbench.engine.construct import construct_group
 from capbench.engine.cost import Cost
 from capbench.engine.devices import keep_memory, use_fitting_threads
+from capbench.engine.evaluation import OnProgress, OnTrials
 from capbench.engine.memory import DoesNotFit, lanes_that_fit
-from capbench.engine.train import OnProgress, OnTrials, train_group
+from capbench.engine.train import train_group
 from capbench.engine.trials import TrialGroup, TrialSpec
 from capbench.errors import TrialTimedOut, UserError
 from capbench.executors.deadline import Deadline
@@ -78,6 +79,8 @@ class LocalExecutor:
 
     def _fitting(self, group: TrialGroup) -> list[TrialGroup]:
         """The group in parts that fit the device's memory, by estimate or by what has not fitted before."""
+        if group.is_compiled and self._device.type == "cpu":  # a compiled program trains a few lanes at a time
+            return [group]
         size = self._most_lanes.get((group.setup.identity, group.slots)) or self._estimated(group)
         return group.parts(size)
 
@@ -135,10 +138,11 @@ class LocalExecutor:
                 if isinstance(group.setup.solver.plugin, GradientSolver):
                     cost.add(train_group(group, self._device, report, progress))
                 else:
-                    cost.add(construct_group(group, self._device, report, progress))
+                    cost.add(construct_group(group, report, progress))
         except UserError:
             raise
         except Exception as error:  # noqa: BLE001 - the plugin border: any fault of a plugin costs its trial only
+            check_still_works(self._device)
             text = "".join(traceback.format_exception(error))[-4000:]
             return Fault(text, isinstance(error, TrialTimedOut), is_out_of_memory(error))
         return None

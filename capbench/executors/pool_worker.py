@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,6 +20,9 @@ from capbench.engine.memory import share_memory
 from capbench.engine.trials import TrialGroup
 from capbench.executors.in_flight import GroupError, GroupReport
 from capbench.executors.local import LocalExecutor
+
+REPORT_SECONDS = 0.1
+"""Time between two reports of a group in which no trial has ended."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class GroupWorker:
         self._device = device
         self._executors: dict[float, LocalExecutor] = {}
         self._ended: list[Trial] = []
+        self._reported = 0.0
 
     def run(self, data: bytes) -> GroupReport | GroupError:
         """Runs a group to its end, or until it is cancelled; returns the last message about it."""
@@ -91,11 +96,14 @@ class GroupWorker:
 
     def _report(self, step: int, n_alive: int) -> None:
         """Sends the trials that have ended; stops the group where the parent has cancelled it, or is gone."""
-        try:
-            self._connection.send(GroupReport(tuple(self._ended), step, n_alive))
-        except OSError:
-            raise KeyboardInterrupt from None
-        self._ended = []
+        now = time.monotonic()
+        if self._ended or now - self._reported >= REPORT_SECONDS:
+            self._reported = now
+            try:
+                self._connection.send(GroupReport(tuple(self._ended), step, n_alive))
+            except OSError:
+                raise KeyboardInterrupt from None
+            self._ended = []
         if self._connection.poll():
             raise KeyboardInterrupt
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
@@ -25,7 +25,6 @@ from capbench.documents.result import Machine
 from capbench.engine.devices import this_machine
 from capbench.engine.trials import TrialGroup
 from capbench.errors import RunFailed
-from capbench.executors.compiler import BackgroundCompiler, serve_compiling
 from capbench.executors.executor import Executor
 from capbench.executors.in_flight import GroupLost, GroupReport, Message, RemoteExecutor, ReservedSlots
 from capbench.executors.pool_worker import GroupMessage, WorkerWarning, serve
@@ -90,12 +89,10 @@ class WorkerPool(ReservedSlots):
         self._shown: set[WorkerWarning] = set()
         self._idle: list[WorkerProcess] = []
         self._workers: list[WorkerProcess] = []
-        self._compiler: BackgroundCompiler | None = None
         atexit.register(self._disconnect)  # Python joins children at exit; close the connections first
         try:
             for _ in range(size):
                 self._idle.append(self._fork())
-            self._compiler = BackgroundCompiler(*self._start(serve_compiling), device)
         except BaseException:
             self.__exit__()
             raise
@@ -116,10 +113,6 @@ class WorkerPool(ReservedSlots):
     def executor(self, trial_timeout: float) -> Executor:
         """Trains the groups of one run on the pool's workers."""
         return RemoteExecutor(self, trial_timeout)
-
-    def has_compiled_step(self, group: TrialGroup) -> bool | None:
-        """Whether the step of a group is compiled; None while that is done in the background."""
-        return self._compiler.has_compiled_step(group) if self._compiler else False
 
     def submit(self, group: TrialGroup, trial_timeout: float) -> WorkerProcess:
         """Sends a group to a free worker."""
@@ -187,15 +180,11 @@ class WorkerPool(ReservedSlots):
 
     @property
     def _processes(self) -> list[BaseProcess]:
-        compiler = [self._compiler.process] if self._compiler else []
-        return [*(worker.process for worker in self._workers), *compiler]
+        return [worker.process for worker in self._workers]
 
     def _disconnect(self) -> None:
         for worker in self._workers:
             worker.connection.close()
-        if self._compiler:
-            self._compiler.connection.close()
-            self._compiler.process.kill()  # what it compiles is kept whole or not at all
 
     def _free(self, worker: WorkerProcess) -> None:
         """A worker has ended its group."""
@@ -216,17 +205,11 @@ class WorkerPool(ReservedSlots):
             warnings.showwarning(warning.message, warning.category, warning.filename, warning.lineno)
 
     def _fork(self) -> WorkerProcess:
-        worker = WorkerProcess(*self._start(serve, self._size))
-        self._workers.append(worker)
-        return worker
-
-    def _start(self, target: Callable[..., None], *rest: int) -> tuple[BaseProcess, Connection]:
-        """Forks a process; returns it with this end of its connection."""
+        """Forks a worker."""
         parent_end, worker_end = multiprocessing.Pipe()
-        others = [self._compiler.connection] if self._compiler else []
-        inherited = [parent_end, *(worker.connection for worker in self._workers), *others]
+        inherited = [parent_end, *(worker.connection for worker in self._workers)]
         process = multiprocessing.get_context("fork").Process(
-            target=target, args=(worker_end, inherited, self.device, *rest)
+            target=serve, args=(worker_end, inherited, self.device, self._size)
         )
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r".*fork\(\)")  # the worker uses nothing of this process's threads
@@ -237,7 +220,9 @@ class WorkerPool(ReservedSlots):
                     f"another process could not be started ({error.strerror}); OMP_NUM_THREADS=1 trains all in one"
                 ) from error
         worker_end.close()
-        return process, parent_end
+        worker = WorkerProcess(process, parent_end)
+        self._workers.append(worker)
+        return worker
 
 
 def _is_last(message: Message) -> bool:

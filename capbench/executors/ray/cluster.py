@@ -134,10 +134,6 @@ class RayCluster(ReservedSlots):
         self._empty([ticket.box for ticket in tickets])
         return iter(())
 
-    def has_compiled_step(self, group: TrialGroup) -> bool | None:
-        """True: workers compile when they train the group."""
-        return True
-
     def kill(self) -> None:
         """Nothing to do: the workers are the cluster's."""
 

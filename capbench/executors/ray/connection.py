@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import warnings
 
 import ray
 
@@ -19,8 +20,15 @@ JOIN_SECONDS = 20.0
 CLIENT_JOIN_SECONDS = 50.0
 """Timeout for joining at ray:// addresses, where the head first starts a process for each client."""
 
+START_SECONDS = 60.0
+"""Timeout for starting a cluster of this machine alone."""
+
 NOT_STARTED, JOIN_TRIES = "Initialization failure from server", 3
 """Error of the head when the client server process fails to start, which happens occasionally."""
+
+
+class LocalRayStarted(UserWarning):
+    """No Ray cluster ran on this machine, so that one was started."""
 
 
 def connect(address: str) -> None:
@@ -31,19 +39,50 @@ def connect(address: str) -> None:
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS") or address  # as Ray reads it
     _check_port(address)
-    failures: list[Exception] = []
-    # A separate thread can be abandoned, and keeps Ray from replacing signal handlers.
-    joining = threading.Thread(target=_join, args=(address, failures), daemon=True)
-    joining.start()
     seconds = CLIENT_JOIN_SECONDS if address.startswith("ray://") else JOIN_SECONDS
-    joining.join(seconds)
-    if failures:
-        raise ClusterUnavailable(_refusal(address, failures[0])) from failures[0]
-    if joining.is_alive():
+    failure = _try_join(address, seconds)
+    if address == "auto" and isinstance(failure, ConnectionError):
+        _start_local()
+    elif isinstance(failure, TimeoutError):
         raise ClusterUnavailable(
             f"{address} is not a Ray cluster, or did not answer within {seconds:g} s; check --address: "
             "HOST:6379 from a node of the cluster, ray://HOST:10001 from elsewhere"
         )
+    elif failure is not None:
+        raise ClusterUnavailable(
+            f"the Ray cluster at {address} cannot be joined: {failure}; the same Ray and Python must be on both sides"
+        ) from failure
+
+
+def _start_local() -> None:
+    """Starts a Ray cluster of this machine alone, which ends with this process, and says so."""
+    failure = _try_join("local", START_SECONDS)
+    if failure is not None:
+        reason = (str(failure).strip() or type(failure).__name__).splitlines()[0]
+        raise ClusterUnavailable(
+            f"no Ray cluster runs on this machine, and none could be started: {reason}; start one with "
+            "`ray start --head`, name one: --address HOST:PORT, or leave --executor ray out"
+        ) from failure
+    warnings.warn(
+        "no Ray cluster runs on this machine: started one that ends with this process; name another: "
+        "--address HOST:PORT",
+        LocalRayStarted,
+        stacklevel=2,
+    )
+
+
+def _try_join(address: str, seconds: float) -> Exception | None:
+    """Joins, or starts at the address `local`; returns why that failed: TimeoutError where there was no answer.
+
+    A separate thread can be abandoned, and keeps Ray from replacing signal handlers.
+    """
+    failures: list[Exception] = []
+    joining = threading.Thread(target=_join, args=(address, failures), daemon=True)
+    joining.start()
+    joining.join(seconds)
+    if failures:
+        return failures[0]
+    return TimeoutError(f"no answer within {seconds:g} s") if joining.is_alive() else None
 
 
 def _check_same(address: str) -> None:
@@ -80,11 +119,3 @@ def _join(address: str, failures: list[Exception]) -> None:
             if not tries_left or NOT_STARTED not in str(error):
                 failures.append(error)
                 return
-
-
-def _refusal(address: str, error: Exception) -> str:
-    if address == "auto" and isinstance(error, ConnectionError):
-        return (
-            "no Ray cluster runs on this machine; start one with `ray start --head`, or name one: --address HOST:PORT"
-        )
-    return f"the Ray cluster at {address} cannot be joined: {error}; the same Ray and Python must be on both sides"

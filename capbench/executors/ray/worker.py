@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from collections import defaultdict
@@ -16,7 +17,9 @@ import torch
 from capbench.documents.result import Trial, Worker, WorkerPlugin
 from capbench.engine.cost import Cost
 from capbench.engine.devices import this_machine
+from capbench.engine.memory import share_device
 from capbench.engine.trials import TrialGroup
+from capbench.errors import DeviceFailed
 from capbench.executors.in_flight import GroupReport
 from capbench.executors.local import LocalExecutor
 from capbench.executors.ray.requirements import Requirements, check_requirements
@@ -53,10 +56,14 @@ def run_group(message: RayGroup, mailbox: Any) -> GroupReport:
     device = torch.device(message.device)
     torch.set_num_threads(message.threads)
     if device.type == "cuda" and message.gpus < 1:
-        torch.cuda.set_per_process_memory_fraction(message.gpus)
+        share_device(message.gpus)
     reporter = Reporter(message, mailbox, device)
     executor = LocalExecutor(device, message.trial_timeout)
-    return reporter.report(0, 0, cost=executor.run([group], reporter.keep, reporter.report_progress))
+    try:
+        cost = executor.run([group], reporter.keep, reporter.report_progress)
+    except DeviceFailed:
+        os._exit(1)  # a new process can use the device again; the driver retries the group, then its halves
+    return reporter.report(0, 0, cost=cost)
 
 
 def this_node() -> str:

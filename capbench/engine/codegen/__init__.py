@@ -1,0 +1,1 @@
+"""Compiling one model's step into C that runs many models at once, one per lane of a vector."""
