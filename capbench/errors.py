@@ -4,10 +4,13 @@ CapbenchError
 ├── UserError                   the request cannot be met (exit code 2)
 │   ├── UnknownName             no such task, architecture, bound, solver, preset or field
 │   ├── BadSetting              a setting has the wrong form, type or value
+│   │   └── BadValue            a field does not take this value, whatever the other fields are
 │   ├── UnsupportedSignature    this architecture cannot be built for this task
 │   ├── LoadOutOfRange          the task cannot make a problem of this load
+│   ├── ChangesInTraining       a module is random in training, or changes its buffers
 │   ├── CannotConstruct         a constructive solver does not know the pair or the size
 │   ├── DeviceUnavailable       this machine does not have the device
+│   ├── DeviceFailed            a device stopped working in this process
 │   ├── ClusterUnavailable      Ray is not installed, or its cluster cannot be reached
 │   ├── WorkersDiffer           a worker has another capbench or other plugins than the driver
 │   ├── BadPluginFile           a file named by --plugin is not a plugin
@@ -48,13 +51,22 @@ class UnknownName(UserError):
     @classmethod
     def among(cls, kind: str, got: str, known: Iterable[str], where: str) -> UnknownName:
         """An error that suggests the nearest known name, and says where all are listed."""
-        nearest = difflib.get_close_matches(got, list(known), n=1, cutoff=0.5)
-        hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+        nearest = nearest_name(got, known)
+        hint = f"; did you mean {nearest!r}?" if nearest else ""
         return cls(f"no {kind} named {got!r}{hint} ({where})")
+
+
+def nearest_name(got: str, known: Iterable[str]) -> str:
+    """The known name that is most like another one; empty where none is."""
+    return next(iter(difflib.get_close_matches(got, list(known), n=1, cutoff=0.5)), "")
 
 
 class BadSetting(UserError):
     """A setting of the wrong form, type or range."""
+
+
+class BadValue(BadSetting):
+    """A value that a field does not take, whatever the other fields are."""
 
 
 class UnsupportedSignature(UserError):
@@ -65,12 +77,20 @@ class LoadOutOfRange(UserError):
     """A load that the task cannot make a problem of."""
 
 
+class ChangesInTraining(UserError):
+    """A module that is random in training or changes its buffers, which the models of a stack cannot do."""
+
+
 class CannotConstruct(UserError):
     """A constructive solver does not know this pair, or cannot reach the load."""
 
 
 class DeviceUnavailable(UserError):
     """A device that this machine does not have."""
+
+
+class DeviceFailed(UserError):
+    """A device that stopped working in this process: every later call on it fails, whatever it is for."""
 
 
 class ClusterUnavailable(UserError):

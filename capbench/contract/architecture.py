@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from capbench.contract.plugin import Plugin
 
@@ -29,6 +29,8 @@ class Heads:
     """Whether the layer's input is added to its output."""
     has_positions: bool = False
     """Whether the model knows the position of a token."""
+    has_unembedding: bool = False
+    """Whether one matrix reads all logits from a stream of width d_model."""
 
     @property
     def d_qk_total(self) -> int:
@@ -38,6 +40,9 @@ class Heads:
 
 class Architecture(Plugin):
     """Builds a module for a signature."""
+
+    family: ClassVar[str] = "other"
+    """The group under which `capbench list` shows it."""
 
     @abstractmethod
     def build(self, signature: Signature) -> nn.Module:
@@ -62,6 +67,13 @@ class Architecture(Plugin):
 
     def heads(self, signature: Signature) -> Heads | None:
         """The sizes of the attention heads, for theorems about them; None where the model is not pure attention."""
+        return None
+
+    def state_size(self, signature: Signature, length: int) -> int | None:
+        """Elements that the model carries from token to token after `length` tokens; None where that is not defined.
+
+        It decides no trial and is left out of the code hash, so `build` must not use it.
+        """
         return None
 
     def analyse(self, module: nn.Module, problem: Problem) -> dict[str, float]:

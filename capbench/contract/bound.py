@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
@@ -90,6 +91,12 @@ class Bound(Plugin):
     @abstractmethod
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
         """The bound for this pair, at `load` facts where it depends on them; raises NotApplicable with the reason."""
+
+    def evaluate_on(
+        self, task: Task, architecture: Architecture, load: int | None, data: Mapping[str, float]
+    ) -> BoundValue:
+        """The bound on data that were measured (`Task.examine`, `analyse`), by name; by default as without them."""
+        return self.evaluate(task, architecture, load)
 
 
 class ExactBound(Bound):

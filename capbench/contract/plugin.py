@@ -19,3 +19,5 @@ class Plugin(BaseModel):
     """Raised when results stop being comparable with earlier ones."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     """Field values by preset, where they differ from the defaults: {"smoke": {"n_items": 16}}."""
+    later_fields: ClassVar[Mapping[str, Any]] = {}
+    """Fields added when there were results already, with the value that those have: it does not change the seeds."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from pydantic import PrivateAttr
 
 from capbench.contract.plugin import Plugin
 
@@ -12,6 +14,10 @@ if TYPE_CHECKING:
 
     from capbench.contract.architecture import Architecture
     from capbench.contract.task import Problem, Task
+
+
+Layout = tuple[tuple[str, tuple[int, ...]], ...]
+"""The name and the shape of each trained parameter, in the order in which they follow each other in a lane's row."""
 
 
 class Solver(Plugin):
@@ -25,8 +31,23 @@ class GradientSolver(Solver):
     """An optimiser over a stack of models: every tensor has a leading axis of lanes, one per model.
 
     The weights of a lane are one flat row, so that an update is a few operations for any module. A lane must not
-    depend on the values of another.
+    depend on the values of another. A solver that treats matrices differently sets `uses_layout` and reads `layout`.
     """
+
+    uses_layout: ClassVar[bool] = False
+    """Whether it needs to know which weights form which parameter."""
+    _layout: Layout = PrivateAttr(default=())
+
+    @property
+    def layout(self) -> Layout:
+        """The names and shapes of the parameters; empty unless `uses_layout` is set and the model is known."""
+        return self._layout
+
+    def with_layout(self, layout: Layout) -> Self:
+        """The same solver for weights of that layout; called by the engine."""
+        shown = self.model_copy()
+        shown._layout = layout
+        return shown
 
     def start(
         self,

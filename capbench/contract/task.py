@@ -5,15 +5,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic import ConfigDict
 
 from capbench.contract.plugin import Plugin
+from capbench.contract.signatures import Lookup
+from capbench.errors import LoadOutOfRange
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
+    from capbench.contract.architecture import Architecture
     from capbench.contract.signatures import Signature
 
 
@@ -63,8 +66,19 @@ class Problem(NamedTuple):
     """
 
 
+class Facts(NamedTuple):
+    """Just the facts of a problem: one row per fact, without padding."""
+
+    inputs: tuple[Tensor, ...]
+    targets: Tensor
+    weights: Tensor | None = None
+    """The weight of each fact in the mask; 1 by default."""
+
+
 class Task(Plugin):
     """Makes problems of any load up to `max_load` and scores a model's outputs on them.
+
+    A task implements `facts`, or `problem` where it wants to arrange the slots itself.
 
     `loss` and `metrics` see one problem; the engine batches them over many models with vmap, so they may not branch
     on the values of tensors.
@@ -74,6 +88,8 @@ class Task(Plugin):
     """What one fact is called: an edge, a triple, an example."""
     scoring_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields that change the scoring but not the facts: the data of a seed do not depend on them."""
+    is_fresh: ClassVar[bool] = False
+    """Whether facts are in the context: each step then trains on new examples, and `problem` is only scored."""
 
     @property
     @abstractmethod
@@ -100,13 +116,30 @@ class Task(Plugin):
         """The load used where one is needed and the user gives none."""
         return self.max_load
 
-    @abstractmethod
+    def facts(self, load: int, generator: Generator) -> Facts:
+        """`load` facts drawn from `generator` alone; the engine pads them, masks the padding and orders the grid.
+
+        A shared context has one row. On a relation task inputs and targets have the shapes of the items.
+        """
+        raise NotImplementedError(f"{self.name} must define facts(load, generator), or problem")
+
+    def follow(self, architecture: Architecture) -> dict[str, Any]:
+        """Values for fields that the user left open and that follow the architecture; none by default."""
+        return {}
+
     def problem(self, load: int, slots: int, generator: Generator) -> Problem:
         """`load` facts drawn from `generator` alone; the same facts for any number of slots.
 
         On a lookup task with as many slots as token combinations, the facts are in the order of `Lookup.grid()`: a
         module that defines `forward_grid` can then compute all outputs at once.
         """
+        if not 1 <= load <= self.max_load:
+            raise LoadOutOfRange(f"{self.name} has 1 to {self.max_load} {self.fact}s, got {load}")
+        return _arranged(self.facts(load, generator), self.signature, slots)
+
+    def fresh(self, load: int, generator: Generator) -> Problem:
+        """What one step trains on where the task `is_fresh`, drawn from `generator` alone; always of equal shapes."""
+        raise NotImplementedError(f"{self.name} must define fresh(load, generator), because it says is_fresh")
 
     @abstractmethod
     def loss(self, outputs: Tensor, problem: Problem) -> Tensor:
@@ -114,7 +147,7 @@ class Task(Plugin):
 
     @abstractmethod
     def metrics(self, outputs: Tensor, problem: Problem) -> dict[str, Tensor]:
-        """0-d scores by name: at least the criterion's metric and "bits"."""
+        """0-d scores by name: at least the criterion's metric; "bits", those stored, where they can be counted."""
 
     def facts_held(self, metrics: Mapping[str, float], load: int) -> float | None:
         """Facts held by an overloaded model, from a trial's metrics; None where the task does not measure them."""
@@ -130,3 +163,22 @@ class Task(Plugin):
     def examine(self, problem: Problem) -> dict[str, float]:
         """Measurements of the generated data, for the record; made outside vmap."""
         return {}
+
+
+def _arranged(facts: Facts, signature: Signature, slots: int) -> Problem:
+    """The facts in slots: in grid order if the slots are the whole grid, else first, then padding with a mask of 0."""
+    import torch
+
+    targets = facts.targets
+    if not signature.has_slots:
+        return Problem(facts.inputs, targets, torch.ones(targets.shape) if facts.weights is None else facts.weights)
+    weights = torch.ones(len(targets)) if facts.weights is None else facts.weights
+    slot, inputs = torch.arange(len(targets)), facts.inputs  # the slot of each fact
+    if isinstance(signature, Lookup) and slots == signature.n_combinations:
+        inputs, slot = (signature.grid(),), signature.rows(facts.inputs[0])
+    else:
+        source = torch.arange(slots) * (torch.arange(slots) < len(targets))  # padding repeats the first fact
+        shapes = signature.input_shapes(slots)
+        inputs = tuple(x[source] if s[0] == slots else x for x, s in zip(inputs, shapes, strict=True))
+    padded = targets.new_zeros(slots, *targets.shape[1:]).index_copy(0, slot, targets)
+    return Problem(inputs, padded, weights.new_zeros(slots).index_copy(0, slot, weights))

@@ -11,9 +11,19 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, SerializerFunction
 from capbench.contract.bound import D_K
 from capbench.contract.task import Criterion
 
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
-Seconds = Annotated[float, Field(ge=0)]
+MAX_WHOLE = 2**53
+"""Whole numbers up to this are exact as floating-point numbers, and in a browser."""
+MAX_SIZE = 1e15
+"""Greatest capacity, load or time of a document; far above any real one, and far below where arithmetic overflows."""
+
+Count = Annotated[int, Field(ge=0, le=MAX_WHOLE)]
+Positive = Annotated[int, Field(ge=1, le=MAX_WHOLE)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_SIZE)]
+Amount = Annotated[float, Field(ge=0, le=MAX_SIZE)]
+Signed = Annotated[float, Field(ge=-MAX_SIZE, le=MAX_SIZE)]
+Rate = Annotated[float, Field(gt=0, le=MAX_SIZE)]
+LearningRate = Annotated[float, Field(gt=0, le=1e100)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class Record(BaseModel):
@@ -52,21 +62,25 @@ class ShapeTried(Record):
 
     params: dict[str, JsonValue] = Field(description="all fields of the architecture")
     n_parameters: Positive
-    estimate: float = Field(description="capacity by its few trials; 0 where all of them failed")
+    estimate: Amount = Field(description="capacity by its few trials; 0 where all of them failed")
     trials: Count
 
 
 class ArchitectureRef(PluginRef):
-    """An architecture, its configuration, and the shapes that it was chosen from."""
+    """An architecture, its configuration, its family, and the shapes that it was chosen from."""
 
+    family: str = Field("", description="the group under which charts and tables show it; empty in older documents")
     shapes_tried: tuple[ShapeTried, ...] = Field(
         (), description="under --params and --match, the shapes compared on seeds of their own, the chosen one first"
+    )
+    state_size: Positive | None = Field(
+        None, description="elements carried from token to token, where facts are in the context; null where unknown"
     )
 
 
 def shape_fields(shapes: Sequence[Mapping[str, object]]) -> list[str]:
     """The fields in which shapes differ."""
-    return [name for name in (shapes[0] if shapes else ()) if any(each[name] != shapes[0][name] for each in shapes)]
+    return [name for name in (shapes[0] if shapes else ()) if any(each.get(name) != shapes[0][name] for each in shapes)]
 
 
 class Protocol(Record):
@@ -77,16 +91,16 @@ class Protocol(Record):
     criterion: Criterion
     seeds: Positive = Field(description="most seeds at any one load")
     budget: Positive | None = Field(None, description="most trials of a search, counted at the leading rate")
-    learning_rates: tuple[float, ...]
+    learning_rates: tuple[LearningRate, ...]
     steps: Positive = Field(description="most training steps of a trial")
     dtype: str
-    ci_width: float
+    ci_width: Rate
     mode: Literal["capacity", "at", "minimize", "overload"]
     at: Positive | None = Field(None, description="the load, where it is given rather than searched for")
     parameter: str | None = Field(None, description="the architecture's field that --minimize searches over")
-    limits: tuple[int, int] = Field(description="first and last value of the axis searched")
+    limits: tuple[Positive, Positive] = Field(description="first and last value of the axis searched")
     unit: Positive = Field(1, description="step of the axis: it has only multiples of this")
-    confidence: float = Field(0.95, gt=0, lt=1)
+    confidence: Share = 0.95
     analyses: bool = Field(False, description="whether each model was analysed by its task and architecture")
     varies: str = Field("data and initial weights", description="what differs between seeds")
     estimator: Positive = Field(
@@ -103,6 +117,8 @@ class Protocol(Record):
 
 
 BITS = "bits"
+CONTEXT_BITS = "context_bits"
+"""The metric of facts in the context that counts the bits carried to its end."""
 """The metric of the information held, which every task reports: a sum over all facts."""
 FACTS_HELD = "facts_held"
 """The metric of the overload measurement, on tasks that have one."""
@@ -114,12 +130,12 @@ class Trial(Record):
     key: str
     load: Positive
     seed: Count
-    learning_rate: float | None
+    learning_rate: LearningRate | None
     status: TrialStatus
     steps: Count
     metrics: dict[str, float]
     data: dict[str, float] = Field({}, description="measurements of the generated data")
-    budget: int | None = Field(None, description="value of the minimised parameter")
+    budget: Positive | None = Field(None, description="value of the minimised parameter")
     compiled: bool = Field(False, description="whether its training step was compiled")
     limit: Positive | None = Field(None, description="most steps of a trial of the selection")
     error: str | None = None
@@ -139,32 +155,35 @@ class CapacityAtSteps(Record):
     """The capacity at a number of steps, from the trials of the selection."""
 
     steps: Positive
-    estimate: float
-    ci_low: float | None
-    ci_high: float | None
+    estimate: Amount
+    ci_low: Signed | None
+    ci_high: Signed | None
 
 
 class Capacity(Record):
     """The measured capacity with its interval; an open end is null."""
 
     kind: Literal["largest_load", "least_budget", "success_rate", "overload"]
-    estimate: float
-    ci_low: float | None
-    ci_high: float | None
-    confidence: float = Field(gt=0, lt=1)
+    estimate: Amount
+    ci_low: Signed | None
+    ci_high: Signed | None
+    confidence: Share
     status: Literal["estimated", "at_least", "below"]
     parameter: str | None = None
     limited_by: Literal["axis", "search"] | None = Field(
         None, description="why only one side is known: the axis ends there, or the search stopped there"
     )
+    raised_by: str | None = Field(
+        None, description="the task's field that allows more facts, where all that there are are held"
+    )
     settled: bool | None = Field(
         None, description="whether doubling the steps raised it by less than the share asked for; null if not asked"
     )
-    drift: float | None = Field(None, description="share by which the last doubling of the steps raised it")
+    drift: Signed | None = Field(None, description="share by which the last doubling of the steps raised it")
     by_steps: tuple[CapacityAtSteps, ...] = Field((), description="the capacity at each number of steps tried")
-    d_qk_total: float | None = Field(None, description="D_K at the estimate, where the architecture has heads")
-    d_qk_total_low: float | None = None
-    d_qk_total_high: float | None = None
+    d_qk_total: Amount | None = Field(None, description="D_K at the estimate, where the architecture has heads")
+    d_qk_total_low: Amount | None = None
+    d_qk_total_high: Amount | None = None
 
 
 class Reading(Record):
@@ -172,9 +191,9 @@ class Reading(Record):
 
     name: Literal["half", "any_seed", "lax", "perfect", "most_bits"]
     unit: Literal["facts", "bits"]
-    estimate: float
-    ci_low: float | None
-    ci_high: float | None
+    estimate: Amount
+    ci_low: Signed | None
+    ci_high: Signed | None
     status: Literal["estimated", "at_least", "below"]
     note: str = Field("", description="what is read, and what limits it")
 
@@ -182,10 +201,12 @@ class Reading(Record):
 class RateWindow(Record):
     """The learning rates that work, and the one at which the capacity was measured."""
 
-    best: float
-    tried: tuple[float, ...]
-    working: tuple[float, ...] = Field(description="rates that met the criterion at least half as often as the best")
-    pruned: tuple[float, ...] = Field((), description="rates dropped during the search because others held more")
+    best: LearningRate
+    tried: tuple[LearningRate, ...]
+    working: tuple[LearningRate, ...] = Field(
+        description="rates that met the criterion at least half as often as the best"
+    )
+    pruned: tuple[LearningRate, ...] = Field((), description="rates dropped during the search because others held more")
 
 
 class Selection(Record):
@@ -194,7 +215,7 @@ class Selection(Record):
     version: Positive = Field(description="of the protocol by which they were chosen")
     share: float = Field(gt=0, le=1, description="settled: a doubling of the steps raises the capacity by less")
     first_seed: Count
-    rates: RateWindow | None = Field(description="the learning rates that work at the last number of steps")
+    rates: RateWindow | None = Field(description="the learning rates that work at the chosen number of steps")
     trials: tuple[Trial, ...]
 
 
@@ -307,8 +328,11 @@ class SuiteCell(Record):
     """The suite and the tier that a run belongs to."""
 
     name: str
-    version: int
-    tier: int = Field(description="the intended number of parameters")
+    version: Count
+    tier: Positive = Field(description="the intended number of parameters")
+    settle: float | None = Field(
+        None, gt=0, le=1, description="the share to which the suite settles capacities; null where it does not"
+    )
 
 
 class MissingRecord(Record):
@@ -316,7 +340,7 @@ class MissingRecord(Record):
 
     task: str
     architecture: str
-    tier: int
+    tier: Count
     reason: str
 
 
@@ -326,6 +350,8 @@ class Result(Record):
     schema_version: Literal[1] = 1
     run_id: str
     command: str = Field(description="the command that repeats it")
+    name: str = Field("", description="what its user calls it")
+    tags: tuple[str, ...] = Field((), description="words by which its user finds it again")
     suite: SuiteCell | None = Field(None, description="the suite that the run belongs to, if any")
     task: PluginRef
     architecture: ArchitectureRef
@@ -334,8 +360,8 @@ class Result(Record):
     n_parameters: Positive
     capacity: Capacity
     readings: tuple[Reading, ...] = Field((), description="other readings of the same trials, beside the capacity")
-    bits: float
-    bits_per_parameter: float
+    bits: Signed
+    bits_per_parameter: Signed
     metrics: dict[str, float] = Field(description="means over the trials at the load nearest to the capacity")
     data: dict[str, float] = Field({}, description="measurements of the data and the models, means at the same load")
     rates: RateWindow | None

@@ -20,6 +20,8 @@ MAX_VALUES = 200_000
 MAX_VALUES_IN_ONE = 10_000
 """Limit per list or object: bounds the validator's time."""
 INTEGER_LIMIT = 2**63
+NUMBER_LIMIT = 1e300
+"""Sums of as many numbers as a document may hold stay finite."""
 MAX_QUOTE = 80
 
 M = TypeVar("M", bound=BaseModel)
@@ -128,6 +130,8 @@ def _parse_float(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
         raise ValueError(f"numbers are finite, got {_short(text)}")
+    if abs(value) > NUMBER_LIMIT:
+        raise ValueError(f"numbers are at most {NUMBER_LIMIT:g} in size, got {_short(text)}")
     return value
 
 

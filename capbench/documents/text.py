@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from pydantic import BaseModel
 from tabulate import tabulate
 
-from capbench.documents.result import Capacity
+from capbench.documents.result import MAX_WHOLE, Capacity
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Characters that a terminal may act on, or that XML forbids: an SVG with one crashes the renderer."""
+
+NARROWEST_COLUMN = 20
+"""The last column of a table is not made narrower than this."""
 
 
 def plain(text: str) -> str:
@@ -24,6 +28,8 @@ def number(value: float | None) -> str:
     """A number with three significant digits, whole where it is whole or at least 1,000; a dash for None."""
     if value is None:
         return "–"
+    if abs(value) >= MAX_WHOLE:
+        return f"{value:.3g}"
     if float(value).is_integer() or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -35,10 +41,32 @@ def sign_text(capacity: Capacity) -> str:
     return {"estimated": "", "at_least": "at least ", "below": below}[capacity.status]
 
 
-def table(rows: Iterable[Sequence[object]], headers: Sequence[str]) -> str:
-    """Rows under headers as a text table."""
+def table(rows: Iterable[Sequence[object]], headers: Sequence[str], width: int | None = None) -> str:
+    """Rows under headers as a text table; its last column is wrapped where the width ends."""
     cells = [[plain(str(cell)) for cell in row] for row in rows]
-    return tabulate(cells, headers=[plain(name) for name in headers], tablefmt="simple", disable_numparse=True)
+    names = [plain(name) for name in headers]
+    if width and cells:
+        *before, _ = (
+            2 + max(len(line) for cell in column for line in cell.split("\n"))
+            for column in zip(names, *cells, strict=True)
+        )
+        left = max(width - sum(before), NARROWEST_COLUMN)
+        cells = [[*row[:-1], fold(row[-1], left)] for row in cells]
+    return tabulate(cells, headers=names, tablefmt="simple", disable_numparse=True)
+
+
+def table_as(rows: Iterable[Sequence[object]], headers: Sequence[str], layout: str) -> str:
+    """Rows under headers as a table for a document: markdown or latex (with booktabs)."""
+    cells = [[plain(str(cell)) for cell in row] for row in rows]
+    if layout == "markdown":
+        cells = [[cell.replace("|", "\\|") for cell in row] for row in cells]
+    style = {"markdown": "github", "latex": "latex_booktabs"}[layout]
+    return tabulate(cells, headers=[plain(name) for name in headers], tablefmt=style, disable_numparse=True)
+
+
+def fold(text: str, width: int) -> str:
+    """Text in lines of at most a width, unless a word is longer."""
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def as_json_text(found: BaseModel | Sequence[BaseModel]) -> str:

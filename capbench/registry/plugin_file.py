@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from capbench.errors import BadPluginFile
-from capbench.registry.provenance import Provenance
+from capbench.registry.provenance import Provenance, is_live
 
 
 def module_name(path: Path) -> str:
@@ -30,6 +30,14 @@ def file_provenance(path: Path) -> Provenance:
     except OSError as error:
         raise BadPluginFile(f"the plugin file {str(path)!r} cannot be read: {error.strerror or error}") from error
     return Provenance(name, path.name, f"sha256:{digest}", name)
+
+
+def class_provenance(cls: type) -> Provenance:
+    """Where a class comes from that was given as such: its file, or the session in which it was defined."""
+    if is_live(cls):
+        return Provenance("", "session", "0", cls.__module__)
+    path = Path(str(sys.modules[cls.__module__].__file__))
+    return file_provenance(path) if "." not in cls.__module__ else Provenance("", path.name, "0", cls.__module__)
 
 
 def read_loaded_file(provenance: Provenance) -> bytes:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.util
+import inspect
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 OUTSIDE_PACKAGES = {"capbench", "pydantic", "builtins", "abc", "typing"}
 """Packages left out of a code hash; the core is covered by ENGINE_VERSION."""
 IGNORED_FIELDS = {"ctx", "kind", "type_comment"}
 """Fields of syntax nodes that do not change what the code does."""
+DESCRIPTIVE_METHODS = {"state_size"}
+"""Methods that describe a plugin and decide no trial."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,15 @@ class Provenance:
 def code_hash(cls: type) -> str:
     """Hash of the code of a class, its bases, and the modules of their packages that they import.
 
-    Comments, docstrings and formatting do not count.
+    Comments, docstrings, formatting and `DESCRIPTIVE_METHODS` do not count.
     """
     modules: dict[str, str] = {}
     for base in cls.__mro__:
         package = base.__module__.partition(".")[0]
         if package not in OUTSIDE_PACKAGES:
             _collect(base.__module__, package, modules)
+            if is_live(base):
+                modules.update(_live_code(base))
     digest = hashlib.sha256()
     for name, code in sorted(modules.items()):
         digest.update(f"{name}\0{code}\0".encode())
@@ -62,6 +68,63 @@ def _collect(name: str, package: str, modules: dict[str, str]) -> None:
     for imported in imports:
         if imported.partition(".")[0] == package:
             _collect(imported, package, modules)
+
+
+def is_live(cls: type) -> bool:
+    """Whether a class is in no file, such as one of a notebook's cell."""
+    is_built_in = cls.__module__ in sys.builtin_module_names
+    return not is_built_in and getattr(sys.modules.get(cls.__module__), "__file__", None) is None
+
+
+def _live_code(cls: type) -> dict[str, str]:
+    """The code of a class without a file, and of everything of its module that it uses."""
+    found: dict[str, str] = {}
+    pending: list[object] = [cls]
+    names = vars(sys.modules.get(cls.__module__, sys))
+    while pending:
+        value = pending.pop()
+        label = f"{cls.__module__}:{getattr(value, '__qualname__', '')}"
+        if label in found:
+            continue
+        found[label] = _text_of(value)
+        for name in _names_used(value):
+            used = names.get(name)
+            if isinstance(used, type | FunctionType) and used.__module__ == cls.__module__:
+                pending.append(used)
+            elif isinstance(used, str | int | float | tuple):
+                found[f"{cls.__module__}:{name}="] = repr(used)
+    return found
+
+
+def _text_of(value: object) -> str:
+    """The source of a class or a function; of one that was not typed, its compiled code."""
+    try:
+        return canonical_text(ast.parse(textwrap.dedent(inspect.getsource(value))))  # type: ignore[arg-type]
+    except (OSError, TypeError, SyntaxError):
+        return "\n".join(f"{code.co_name} {code.co_code.hex()} {_constants(code)}" for code in _codes(value))
+
+
+def _constants(code: CodeType) -> tuple[str, ...]:
+    return tuple(repr(constant) for constant in code.co_consts if not isinstance(constant, CodeType))
+
+
+def _names_used(value: object) -> set[str]:
+    """The global names in the code of a class or a function, and the names of its bases."""
+    bases = {base.__name__ for base in getattr(value, "__bases__", ())}
+    return bases | {name for code in _codes(value) for name in code.co_names}
+
+
+def _codes(value: object) -> Iterator[CodeType]:
+    """The compiled code of a function, or of all functions in a class, with what is nested in it."""
+    if isinstance(value, type):
+        for member in vars(value).values():
+            yield from _codes(member)
+    function = getattr(value, "__func__", value)
+    pending = [function.__code__] if isinstance(function, FunctionType) else []
+    while pending:
+        code = pending.pop()
+        yield code
+        pending.extend(constant for constant in code.co_consts if isinstance(constant, CodeType))
 
 
 def _source(module: ModuleType) -> bytes:
@@ -119,7 +182,7 @@ def _fields(node: ast.AST) -> dict[str, object]:
         values["values"] = list(_joined(node.values))
     for name, value in values.items():
         if isinstance(value, list):
-            values[name] = [item for item in value if not _is_docstring(item)]
+            values[name] = [item for item in value if not (_is_docstring(item) or _is_descriptive(item))]
     is_constant = isinstance(node, ast.Constant)  # whose value may be None
     return {name: value for name, value in values.items() if is_constant or (value is not None and value != [])}
 
@@ -127,6 +190,11 @@ def _fields(node: ast.AST) -> dict[str, object]:
 def _is_docstring(node: object) -> bool:
     """Whether it is a statement that is only a string: documentation of a module, class, function or attribute."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _is_descriptive(node: object) -> bool:
+    """Whether it is a method that decides no trial."""
+    return isinstance(node, ast.FunctionDef) and node.name in DESCRIPTIVE_METHODS
 
 
 def _joined(parts: Iterable[ast.expr]) -> Iterator[ast.expr]:

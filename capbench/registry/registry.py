@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -25,8 +25,9 @@ from capbench.contract.bound import Bound
 from capbench.contract.plugin import Plugin
 from capbench.contract.solver import Solver
 from capbench.contract.task import Task
-from capbench.errors import BadPluginFile, PluginFailed, UnknownName
-from capbench.registry.plugin_file import file_provenance, load_file
+from capbench.errors import BadPluginFile, BadSetting, PluginFailed, UnknownName
+from capbench.registry.containment import LoadTimedOut, contained
+from capbench.registry.plugin_file import class_provenance, file_provenance, load_file
 from capbench.registry.provenance import Provenance
 
 GROUP = "capbench"
@@ -105,6 +106,27 @@ class Registry:
     def solver(self, name: str) -> Provided[Solver]:
         """The solver of that name; raises UnknownName."""
         return _named("solver", name, self.solvers)
+
+    def add_class(self, hook: str, cls: type[Plugin]) -> None:
+        """Adds a class that no plugin provides, such as one of a notebook's cell; refuses a name that is taken."""
+        name = getattr(cls, "name", None)
+        if not isinstance(name, str):
+            raise BadSetting(f"{cls.__name__} needs a name; add: name: ClassVar[str] = 'my_name'")
+        taken = self._by_hook()[hook].get(name)
+        if taken is not None and taken.cls is cls:
+            return
+        if taken is not None:
+            raise BadSetting(
+                f"{name!r} is the name of another plugin of {taken.provenance.distribution}; choose another"
+            )
+        origin = class_provenance(cls)
+        self.add(hook, cls, origin)
+        if origin not in self.loaded:
+            self.loaded.append(origin)
+
+    def fact_of(self, task: str) -> str:
+        """What a task calls a fact, where it is installed."""
+        return self.tasks[task].cls.fact if task in self.tasks else "fact"
 
     def find(self, name: str) -> list[Provided[Any]]:
         """The plugins of that name, of any kind; raises UnknownName."""
@@ -201,16 +223,28 @@ def _load(
     provenance: Provenance, load: Callable[[], object], registry: Registry, observer: Observer | None
 ) -> LoadFailure | None:
     """Imports one plugin and adds its classes, all or none; returns what went wrong."""
+    # capbench's own are trusted, and load faster without.
+    scope: AbstractContextManager[list[str]] = (
+        nullcontext([]) if provenance.distribution == OWN_DISTRIBUTION else contained()
+    )
     try:
-        with _observed(f"import {provenance.module}", provenance, observer) as returned:
-            plugin = load()
-            returned.append(getattr(plugin, "__name__", type(plugin).__name__))
-        offers = collect(plugin, provenance, observer)
+        with scope as changed:
+            with _observed(f"import {provenance.module}", provenance, observer) as returned:
+                plugin = load()
+                returned.append(getattr(plugin, "__name__", type(plugin).__name__))
+            offers = collect(plugin, provenance, observer)
+        if changed:
+            warnings.warn(
+                f"plugin {provenance.entry_point!r} of {provenance} changed {', '.join(changed)} while it was loaded; "
+                "that was undone, because it would change the results of other plugins",
+                PluginWarning,
+                stacklevel=3,
+            )
         for hook, cls in offers:
             registry.check_name_is_free(hook, cls, provenance)
     except BadPluginFile:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the plugin border
+    except (Exception, SystemExit, LoadTimedOut) as error:  # noqa: BLE001 - the plugin border
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return LoadFailure(provenance, reason, traceback.format_exc())
     for hook, cls in offers:
@@ -248,7 +282,7 @@ def _observed(what: str, provenance: Provenance | None, observer: Observer | Non
     started = time.perf_counter()
     try:
         yield returned
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, LoadTimedOut) as error:
         returned = [f"{type(error).__name__}: {error}"]
         raise
     finally:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from capbench.contract.plugin import Plugin
 from capbench.documents.result import PluginRef
-from capbench.errors import BadSetting, UnknownName
+from capbench.errors import BadSetting, BadValue, UnknownName
 from capbench.registry.provenance import Provenance, code_hash
 from capbench.registry.registry import Provided
 
@@ -88,6 +88,5 @@ def _validate(cls: type[P], values: Mapping[str, Any]) -> P:
         field = ".".join(str(part) for part in first["loc"])
         reason = first["msg"].removeprefix("Value error, ")
         got = f", got {first['input']!r}" if field else ""
-        raise BadSetting(
-            f"{cls.name}{'.' if field else ''}{field}: {reason}{got} (capbench describe {cls.name})"
-        ) from error
+        message = f"{cls.name}{'.' if field else ''}{field}: {reason}{got} (capbench describe {cls.name})"
+        raise (BadValue if field else BadSetting)(message) from error

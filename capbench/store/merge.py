@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
@@ -13,8 +14,9 @@ from capbench.documents.result import Result, Trial
 from capbench.documents.strict_json import parse_strict
 from capbench.errors import BadDocument
 from capbench.store.queries import StoredRun, StoredTrial
+from capbench.store.rows import RUN_COLUMNS, TRIAL_COLUMNS, Value, checked
 from capbench.store.store import Store, store_file, translate_errors
-from capbench.store.tables import STORE_VERSION
+from capbench.store.tables import SCHEMAS, STORE_VERSION
 
 M = TypeVar("M", Trial, Result)
 
@@ -30,24 +32,32 @@ def merge(store: Store, source: Path) -> tuple[int, int]:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if not 1 <= version <= STORE_VERSION:
             raise BadDocument(f"{path}: a store has version 1 to {STORE_VERSION}, got {version}; upgrade capbench")
-        trials, runs = _trials(db, path), _runs(db, path)
+        trials, runs = _trials(db, path, version), _runs(db, path, version)
     return store.import_rows(trials, runs)
 
 
-def _trials(db: sqlite3.Connection, path: Path) -> list[StoredTrial]:
-    rows = db.execute("SELECT task, architecture, created, document FROM trials")
-    return [StoredTrial(t, a, created, _read(Trial, text, path)) for t, a, created, text in rows]
+def _trials(db: sqlite3.Connection, path: Path, version: int) -> list[StoredTrial]:
+    rows = _rows(db, "trials", TRIAL_COLUMNS, version)
+    return [StoredTrial(str(t), str(a), str(created), _read(Trial, text, path)) for _, t, a, *_, created, text in rows]
 
 
-def _runs(db: sqlite3.Connection, path: Path) -> list[StoredRun]:
-    rows = db.execute("SELECT created, document FROM runs")
-    return [StoredRun(created, _read(Result, text, path)) for created, text in rows]
+def _runs(db: sqlite3.Connection, path: Path, version: int) -> list[StoredRun]:
+    rows = _rows(db, "runs", RUN_COLUMNS, version)
+    return [StoredRun(str(created), _read(Result, text, path)) for *_, created, text in rows]
 
 
-def _read(model: type[M], text: str, path: Path) -> M:
+def _rows(db: sqlite3.Connection, table: str, columns: Sequence[str], version: int) -> Iterator[Sequence[Value]]:
+    """The rows of a table; raises ChangedRow for one that does not fit its checksum, if the store has them."""
+    has_checksums = "checksum" in SCHEMAS[version][table]
+    names = (*columns, "checksum") if has_checksums else columns
+    for row in db.execute(f"SELECT {', '.join(names)} FROM {table}"):
+        yield checked(row) if has_checksums else row
+
+
+def _read(model: type[M], text: Value, path: Path) -> M:
     """Validates a row strictly: the store may come from elsewhere."""
     try:
-        return parse_strict(model, text)
+        return parse_strict(model, str(text))
     except ValidationError as error:
         raise BadDocument(f"{path}: holds an invalid {model.__name__.lower()}; nothing was merged") from error
     except ValueError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from capbench.documents.conditions import meets
 from capbench.documents.result import Result, Trial
 
 
@@ -17,11 +18,24 @@ class StoreQuery:
     since: str | None = None
     """ISO date or time, in UTC."""
     before: str | None = None
+    tags: tuple[str, ...] = ()
+    """Runs with all of these tags."""
+    conditions: tuple[str, ...] = ()
+    """Runs that meet all of these: arch.n_heads>4."""
 
     @property
     def is_everything(self) -> bool:
         """Whether it selects everything."""
         return self == StoreQuery()
+
+    @property
+    def is_of_runs(self) -> bool:
+        """Whether it selects by what only runs have."""
+        return bool(self.tags or self.conditions)
+
+    def selects(self, result: Result) -> bool:
+        """Whether a run has the tags and meets the conditions, which the SQL condition leaves out."""
+        return set(self.tags) <= {*result.tags} and all(meets(result, each) for each in self.conditions)
 
     def where(self, *, with_status: bool) -> tuple[str, list[str]]:
         """The SQL condition and its values; trials have a status, runs have none."""

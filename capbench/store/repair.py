@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +11,22 @@ from pydantic import ValidationError
 from capbench.documents.result import Result, Trial
 from capbench.errors import StoreDamaged
 from capbench.store.queries import StoredRun, StoredTrial
+from capbench.store.rows import (
+    RUN_COLUMNS,
+    TRIAL_COLUMNS,
+    ChangedRow,
+    Value,
+    read_run,
+    read_trial,
+    run_row,
+    trial_row,
+)
+from capbench.store.salvage import find_rows, read_pages
 from capbench.store.store import Store, store_file, translate_errors
 from capbench.store.tables import dated_name
 
 COMPANIONS = ("", "-wal", "-shm")
 """Endings of the files of a database: itself, and what SQLite keeps beside it."""
-MAX_PROBES = 100_000
-"""Rows tried one by one between the readable ends of a table."""
 
 
 @dataclass(frozen=True)
@@ -76,33 +83,38 @@ def _set_aside(path: Path) -> Path:
 
 
 def _read_rows(damaged: Path) -> tuple[list[StoredTrial], list[StoredRun]]:
-    """All rows of a damaged file that can be read and validated."""
-    db = sqlite3.connect(damaged, isolation_level=None)
-    db.text_factory = lambda raw: raw.decode("utf-8", "replace")
-    trials, runs = [], []
-    try:
-        for task, architecture, created, text in _rows(db, "trials", "task, architecture, created, document"):
-            with suppress(ValidationError):
-                trials.append(StoredTrial(task, architecture, created, Trial.model_validate_json(text)))
-        for created, text in _rows(db, "runs", "created, document"):
-            with suppress(ValidationError):
-                runs.append(StoredRun(created, Result.model_validate_json(text)))
-    finally:
-        db.close()
-    return trials, runs
+    """All unchanged rows in a damaged file; a failed trial before the one that replaced it."""
+    trials: dict[tuple[Value, ...], StoredTrial] = {}
+    runs: dict[tuple[Value, ...], StoredRun] = {}
+    for row in find_rows(read_pages(damaged)):
+        with suppress(ChangedRow, ValidationError):
+            if len(row) in (len(TRIAL_COLUMNS), len(TRIAL_COLUMNS) + 1):
+                trials[row] = _trial(row)
+            elif len(row) in (len(RUN_COLUMNS), len(RUN_COLUMNS) + 1):
+                runs[row] = _run(row)
+    latest_first = sorted(runs.values(), key=lambda run: run.created, reverse=True)
+    return sorted(trials.values(), key=lambda each: (each.created, each.trial.key)), latest_first
 
 
-def _rows(db: sqlite3.Connection, table: str, columns: str) -> Iterator[tuple[str, ...]]:
-    """Rows from the start up to the first damage, from the end back to the last, and one by one between them."""
-    seen: set[int] = set()
-    for order in ("ASC", "DESC"):
-        with suppress(sqlite3.Error):
-            for number, *row in db.execute(f"SELECT rowid, {columns} FROM {table} ORDER BY rowid {order}"):
-                if number in seen:
-                    return
-                seen.add(number)
-                yield tuple(row)
-    for number in range(1, min(max(seen, default=0), MAX_PROBES)):
-        if number not in seen:
-            with suppress(sqlite3.Error):
-                yield from db.execute(f"SELECT {columns} FROM {table} WHERE rowid = ?", (number,))
+def _trial(row: tuple[Value, ...]) -> StoredTrial:
+    """The trial of a row; one of an old store, which has no checksum, must agree with its own document."""
+    if len(row) > len(TRIAL_COLUMNS):
+        return read_trial(row)
+    _, task, architecture, _, _, _, created, document = row
+    found = StoredTrial(str(task), str(architecture), str(created), Trial.model_validate_json(str(document)))
+    _check_same(trial_row(found.trial, found.task, found.architecture, found.created)[:6], row[:6])
+    return found
+
+
+def _run(row: tuple[Value, ...]) -> StoredRun:
+    """The run of a row; one of an old store, which has no checksum, must agree with its own document."""
+    if len(row) > len(RUN_COLUMNS):
+        return read_run(row)
+    found = StoredRun(str(row[3]), Result.model_validate_json(str(row[4])))
+    _check_same(run_row(found.result, found.created)[:3], row[:3])
+    return found
+
+
+def _check_same(one: tuple[Value, ...], other: tuple[Value, ...]) -> None:
+    if one != other:
+        raise ChangedRow(f"the row {str(other[0])[:40]!r} does not agree with its document")

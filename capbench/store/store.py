@@ -18,32 +18,47 @@ from capbench.documents.result import Result, Trial
 from capbench.errors import StoreDamaged, StoreUnavailable, UnknownName
 from capbench.store.leases import Leases
 from capbench.store.queries import StoredRun, StoredTrial, StoreQuery
-from capbench.store.tables import migrate
+from capbench.store.rows import RUN_ROW, TRIAL_ROW, ChangedRow, Value, read_run, read_trial, run_row, trial_row
+from capbench.store.tables import REPAIR_REMEDY, migrate
 
 KEYS_PER_QUERY = 500
 LOCK_TIMEOUT_SECONDS = 120.0
 """How long a process waits while others write."""
-REPAIR_REMEDY = "capbench doctor --repair sets it aside and saves what can be read"
+DAMAGE = (
+    "malformed", "not a database", "corrupt", "no such table", "no such column", "Could not decode", "too big",
+    "user-defined function", "unsupported file format",
+)  # fmt: skip
+"""Parts of what SQLite says about a damaged file."""
 # By parts of the error's message; the first that matches applies.
 REMEDIES = (
-    (("malformed", "not a database"), REPAIR_REMEDY),
+    (DAMAGE, REPAIR_REMEDY),
     (("full", "disk I/O", "No space"), "make room on the disk, or set CAPBENCH_HOME to a folder on another"),
     (("locked", "busy"), "another process has locked it for two minutes: end that one, or set CAPBENCH_HOME elsewhere"),
     (("",), "set CAPBENCH_HOME to a folder you can write to"),
 )
 ADD_TRIAL = """
-INSERT INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (key) DO UPDATE SET status = excluded.status, created = excluded.created, document = excluded.document
+INSERT INTO trials VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (key) DO UPDATE SET
+    task = excluded.task, architecture = excluded.architecture, load = excluded.load, seed = excluded.seed,
+    status = excluded.status, created = excluded.created, document = excluded.document, checksum = excluded.checksum
 WHERE trials.status = 'failed'
 """
+LATEST = "latest"
+"""Names the run that was stored last, where a run is asked for by the start of its id."""
 
 T = TypeVar("T")
+Row = tuple[Value, ...]
 
 
 def home() -> Path:
     """The folder of the store: $CAPBENCH_HOME, or the platform's folder for user data."""
     given = os.environ.get("CAPBENCH_HOME")
     return Path(given).expanduser() if given else user_data_path("capbench", appauthor=False)
+
+
+def existing_store() -> Store | None:
+    """The user's store, if there is one; unlike opening it, this creates none."""
+    return Store(home()) if store_file(home()).exists() else None
 
 
 def store_file(folder: Path) -> Path:
@@ -76,7 +91,7 @@ class Store:
 
         Only a failed trial is ever replaced: any other would give the same result again.
         """
-        rows = [(t.key, task, architecture, t.load, t.seed, t.status, _now(), t.model_dump_json()) for t in trials]
+        rows = [trial_row(trial, task, architecture, _now()) for trial in trials]
         with self._change() as db:
             db.executemany(ADD_TRIAL, rows)
             db.executemany("DELETE FROM claims WHERE key = ?", [(row[0],) for row in rows])
@@ -88,48 +103,99 @@ class Store:
             for start in range(0, len(wanted), KEYS_PER_QUERY):
                 part = wanted[start : start + KEYS_PER_QUERY]
                 marks = ", ".join("?" * len(part))
-                for key, text in self._db.execute(f"SELECT key, document FROM trials WHERE key IN ({marks})", part):
-                    found[key] = Trial.model_validate_json(text)
+                for row in self._db.execute(f"SELECT {TRIAL_ROW} FROM trials WHERE key IN ({marks})", part):
+                    trial = read_trial(row).trial
+                    found[trial.key] = trial
         return found
 
     def add_run(self, result: Result) -> None:
-        """Commits a run's document; replaces an earlier one of the same run unless nothing was trained this time."""
-        on_conflict = "REPLACE" if result.timing.trials_trained else "IGNORE"
-        row = (result.run_id, result.task.name, result.architecture.name, _now(), result.model_dump_json())
+        """Commits a run's document; of the same run, an earlier one stays where nothing was trained this time.
+
+        A new name or new tags replace those of the earlier one.
+        """
+        earlier = self.run(result.run_id)
+        if earlier is not None:
+            labels = {"name": result.name or earlier.name, "tags": result.tags or earlier.tags}
+            result = (result if result.timing.trials_trained else earlier).model_copy(update=labels)
+            if result == earlier:
+                return
         with self._change() as db:
-            db.execute(f"INSERT OR {on_conflict} INTO runs VALUES (?, ?, ?, ?, ?)", row)
+            db.execute("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)", run_row(result, _now()))
 
     def run(self, run_id: str) -> Result | None:
         """The document of a run, None if it is not stored."""
         with translate_errors(self.path):
-            found = self._db.execute("SELECT document FROM runs WHERE run_id = ?", (run_id,)).fetchone()
-            return None if found is None else Result.model_validate_json(found[0])
+            found = self._db.execute(f"SELECT {RUN_ROW} FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+            return None if found is None else read_run(found).result
 
     def find_run(self, start: str) -> Result:
-        """The run whose id begins with `start`; raises UnknownName unless there is exactly one."""
+        """The run whose id begins with `start`, or that has this name; `latest` is the one that was stored last.
+
+        Raises UnknownName unless there is exactly one.
+        """
+        query = f"SELECT {RUN_ROW} FROM runs"
         with translate_errors(self.path):
-            query = "SELECT run_id, document FROM runs WHERE substr(run_id, 1, ?) = ?"
-            found = dict(self._db.execute(query, (len(start), start)).fetchall())
+            if start == LATEST:
+                latest = "SELECT rowid FROM runs ORDER BY created DESC, rowid DESC LIMIT 1"
+                found = self._db.execute(f"{query} WHERE rowid = ({latest})").fetchall()
+            else:
+                named = f"{query} WHERE json_valid(document) AND json_extract(document, '$.name') = ?"
+                beginning = f"{query} WHERE substr(run_id, 1, ?) = ?"
+                found = (
+                    self._db.execute(named, (start,)).fetchall()
+                    or self._db.execute(beginning, (len(start), start)).fetchall()
+                )
             if len(found) != 1:
                 what = "no run" if not found else f"{len(found)} runs"
-                raise UnknownName(f"{what} with an id that begins with {start!r} (capbench results)")
-            return Result.model_validate_json(next(iter(found.values())))
+                raise UnknownName(f"{what} with the name {start!r} or an id that begins with it (capbench results)")
+            return read_run(found[0]).result
 
     def find_trials(self, selection: StoreQuery) -> list[StoredTrial]:
         """The selected trials, oldest first."""
         where, values = selection.where(with_status=True)
-        query = f"SELECT task, architecture, created, document FROM trials WHERE {where} ORDER BY created, key"
+        query = f"SELECT {TRIAL_ROW} FROM trials WHERE {where} ORDER BY created, key"
         with translate_errors(self.path):
-            rows = self._db.execute(query, values)
-            return [StoredTrial(t, a, created, Trial.model_validate_json(text)) for t, a, created, text in rows]
+            return [read_trial(row) for row in self._db.execute(query, values)]
 
     def find_runs(self, selection: StoreQuery) -> list[StoredRun]:
         """The selected runs, oldest first; the selection's status is ignored."""
         where, values = selection.where(with_status=False)
-        query = f"SELECT created, document FROM runs WHERE {where} ORDER BY created, run_id"
+        query = f"SELECT {RUN_ROW} FROM runs WHERE {where} ORDER BY created, run_id"
         with translate_errors(self.path):
-            rows = self._db.execute(query, values)
-            return [StoredRun(created, Result.model_validate_json(text)) for created, text in rows]
+            runs = [read_run(row) for row in self._db.execute(query, values)]
+        return [run for run in runs if selection.selects(run.result)]
+
+    def latest_trials(self, selection: StoreQuery, most: int) -> tuple[list[StoredTrial], int]:
+        """The latest selected trials, oldest first, and how many are selected; only these are read."""
+        where, values = selection.where(with_status=True)
+        rows, n = self._latest("trials", TRIAL_ROW, "key", where, values, most)
+        with translate_errors(self.path):
+            return [read_trial(row) for row in rows], n
+
+    def latest_runs(self, selection: StoreQuery, most: int) -> tuple[list[StoredRun], int]:
+        """The latest selected runs, oldest first, and how many are selected; only these are read.
+
+        A selection by what stands in the documents needs all of them.
+        """
+        if selection.is_of_runs:
+            runs = self.find_runs(selection)
+            return runs[-most:], len(runs)
+        where, values = selection.where(with_status=False)
+        rows, n = self._latest("runs", RUN_ROW, "run_id", where, values, most)
+        with translate_errors(self.path):
+            return [read_run(row) for row in rows], n
+
+    def _latest(
+        self, table: str, columns: str, key: str, where: str, values: list[str], most: int
+    ) -> tuple[list[Row], int]:
+        """The latest rows, oldest first, and the number of all that match."""
+        # The inner query sorts keys and dates: sorting whole rows would read every document.
+        latest = f"SELECT {key} FROM {table} WHERE {where} ORDER BY created DESC, {key} DESC LIMIT {most}"
+        with translate_errors(self.path):
+            query = f"SELECT {columns} FROM {table} WHERE {key} IN ({latest}) ORDER BY created, {key}"
+            rows = self._db.execute(query, values).fetchall()
+            (n,) = self._db.execute(f"SELECT COUNT(*) FROM {table} WHERE {where}", values).fetchone()
+        return rows, n
 
     def delete_trials(self, keys: Iterable[str]) -> None:
         """Deletes trials."""
@@ -146,13 +212,9 @@ class Store:
         before = self.counts()
         with self._change() as db:
             for each in trials:
-                t = each.trial
-                columns = (t.key, each.task, each.architecture, t.load, t.seed, t.status, each.created)
-                db.execute(ADD_TRIAL, (*columns, t.model_dump_json()))
+                db.execute(ADD_TRIAL, trial_row(each.trial, each.task, each.architecture, each.created))
             for run in runs:
-                r = run.result
-                row = (r.run_id, r.task.name, r.architecture.name, run.created, r.model_dump_json())
-                db.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?)", row)
+                db.execute("INSERT OR IGNORE INTO runs VALUES (?, ?, ?, ?, ?, ?)", run_row(run.result, run.created))
         after = self.counts()
         return after[0] - before[0], after[1] - before[1]
 
@@ -243,6 +305,8 @@ def translate_errors(path: Path) -> Iterator[None]:
     """Turns errors of the file system and of SQLite into one line with a remedy."""
     try:
         yield
+    except ChangedRow as error:
+        raise StoreDamaged(f"the store {path} is damaged: {error}; {REPAIR_REMEDY}") from error
     except ValidationError as error:
         raise StoreDamaged(f"the store {path} has a document that cannot be read; {REPAIR_REMEDY}") from error
     except (OSError, sqlite3.Error) as error:
