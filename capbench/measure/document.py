@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from capbench.contract.bound import D_K, FACTS
+from pydantic import ValidationError
+
+from capbench.contract.architecture import Architecture
 from capbench.contract.plugin import Plugin
+from capbench.contract.signatures import Lookup
+from capbench.contract.task import Task
 from capbench.documents.result import (
     BITS,
     ArchitectureRef,
@@ -26,12 +29,12 @@ from capbench.documents.result import (
 )
 from capbench.engine.cost import Cost
 from capbench.measure.estimate.readings import read_trials
-from capbench.measure.estimate.summary import Summary, fixed_grid, summarise
+from capbench.measure.estimate.summary import fixed_grid, summarise
 from capbench.measure.matching import count_parameters
 from capbench.measure.options import command_flags
 from capbench.measure.request import Request
 from capbench.measure.session import Session
-from capbench.measure.theory import LARGEST_HELD, compare
+from capbench.measure.theory import compare, measured_values
 from capbench.registry.registry import Registry
 
 
@@ -40,20 +43,28 @@ def document(session: Session, constructed: Session | None, wall_seconds: float)
     request = session.request
     task, architecture = request.task.plugin, request.architecture.plugin
     summary = summarise(session.trials, session.protocol)
-    capacity = _with_d_qk_total(summary.capacity, session)
+    capacity = _with_d_qk_total(_with_remedy(summary.capacity, task), session)
     n_parameters = _parameters_at(session, capacity)
     bits = summary.metrics.get(BITS, 0.0)
+    values = {**summary.data, **summary.metrics, "bits_per_parameter": bits / n_parameters}
     bounds = compare(
         [provided.cls for provided in session.registry.bounds.values()],
         task,
         architecture,
-        *_measured(session, summary, capacity, bits / n_parameters),
+        *measured_values(capacity, session.protocol.at, values, summary.largest_held),
     )
     return Result(
         run_id=_run_id(session),
         command=command(session.request),
+        name=request.options.name or "",
+        tags=tuple(dict.fromkeys(request.options.tags)),
         task=request.task.ref(),
-        architecture=ArchitectureRef(**dict(request.architecture.ref()), shapes_tried=session.shapes_tried),
+        architecture=ArchitectureRef(
+            **dict(request.architecture.ref()),
+            family=architecture.family,
+            shapes_tried=session.shapes_tried,
+            state_size=_state_size(session, capacity),
+        ),
         solver=request.solver.ref(),
         protocol=session.protocol,
         n_parameters=n_parameters,
@@ -109,7 +120,7 @@ def command(request: Request) -> str:
     words += ["--task", request.task.plugin.name, "--arch", request.architecture.plugin.name]
     words += command_flags(request.options)
     for section, configured in (("task", request.task), ("arch", request.architecture), ("solver", request.solver)):
-        implied = request.training.solver_fields if section == "solver" else {}
+        implied = request.training.solver_fields(request.architecture.plugin.name) if section == "solver" else {}
         words += _changed_fields(section, configured.plugin, request.preset.name, implied)
     return shlex.join(words)
 
@@ -130,21 +141,21 @@ def _changed_fields(section: str, plugin: Plugin, preset: str, implied: Mapping[
     return [word for name, text in texts.items() for word in ("--set", f"{section}.{name}={text}")]
 
 
-def _measured(
-    session: Session, summary: Summary, capacity: Capacity, bits_per_parameter: float
-) -> tuple[int, dict[str, float]]:
-    """The load at which bounds are evaluated, and the measured values there by quantity."""
-    measured = {**summary.data, **summary.metrics, "bits_per_parameter": bits_per_parameter}
-    if capacity.kind == "largest_load":
-        load = max(1, round(capacity.estimate))
-        measured[FACTS] = capacity.estimate
-        measured[LARGEST_HELD] = float(summary.largest_held or 0)
-    else:
-        assert session.protocol.at is not None
-        load = session.protocol.at
-    if capacity.d_qk_total is not None:
-        measured[D_K] = capacity.d_qk_total
-    return load, measured
+def _with_remedy(capacity: Capacity, task: Task) -> Capacity:
+    """Names the field of the task that allows more facts, where all that there are are held."""
+    if capacity.status != "at_least" or capacity.limited_by != "axis":
+        return capacity
+    numbers = {name: value for name, value in task if isinstance(value, int) and not isinstance(value, bool)}
+    raising = (name for name, value in numbers.items() if _max_load(task, {name: 2 * value}) > task.max_load)
+    return capacity.model_copy(update={"raised_by": next(raising, None)})
+
+
+def _max_load(task: Task, fields: Mapping[str, int]) -> int:
+    """The largest load of a task with other fields; 0 where it does not allow them."""
+    try:
+        return type(task)(**{**dict(task), **fields}).max_load
+    except ValidationError:
+        return 0
 
 
 def _with_d_qk_total(capacity: Capacity, session: Session) -> Capacity:
@@ -156,26 +167,34 @@ def _with_d_qk_total(capacity: Capacity, session: Session) -> Capacity:
 
 
 def _d_qk_total(session: Session, parameter_value: float | None) -> float | None:
-    """D_K of the architecture, interpolated between possible parameter values."""
-    signature = session.request.task.plugin.signature
-    if parameter_value is None:
-        heads = session.request.architecture.plugin.heads(signature)
-        return None if heads is None else float(heads.d_qk_total)
-    unit = session.protocol.unit
-    low = max(1, int(parameter_value / unit)) * unit
-    ends = [session.setup(at).architecture.plugin.heads(signature) for at in (low, low + unit)]
-    if ends[0] is None or ends[1] is None:
-        return None
-    return ends[0].d_qk_total + (parameter_value - low) / unit * (ends[1].d_qk_total - ends[0].d_qk_total)
+    """D_K of the architecture, at a value of the parameter that is minimized if one is given."""
+    configured = session.request.architecture
+    if parameter_value is not None:
+        configured = session.setup(round(parameter_value)).architecture
+    heads = configured.plugin.heads(session.request.task.plugin.signature)
+    return None if heads is None else float(heads.d_qk_total)
 
 
 def _parameters_at(session: Session, capacity: Capacity) -> int:
-    """Number of trained parameters; under --minimize, at the smallest possible parameter value that suffices."""
+    """Number of trained parameters; under --minimize, at the least value that passes."""
     if capacity.kind != "least_budget":
         return session.request.n_parameters
-    unit = session.protocol.unit
-    at = math.ceil(capacity.estimate / unit) * unit
-    return count_parameters(session.request.task.plugin, session.setup(at).architecture.plugin)
+    return count_parameters(session.request.task.plugin, _architecture_at(session, capacity))
+
+
+def _architecture_at(session: Session, capacity: Capacity) -> Architecture:
+    """The architecture; under --minimize, at the least value that passes."""
+    if capacity.kind != "least_budget":
+        return session.request.architecture.plugin
+    return session.setup(round(capacity.estimate)).architecture.plugin
+
+
+def _state_size(session: Session, capacity: Capacity) -> int | None:
+    """Elements of state at the end of a sequence, on tasks whose facts are in the context."""
+    task = session.request.task.plugin
+    if not (task.is_fresh and isinstance(task.signature, Lookup)):
+        return None
+    return _architecture_at(session, capacity).state_size(task.signature, task.signature.length)
 
 
 def _run_id(session: Session) -> str:

@@ -15,11 +15,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
+from capbench.documents.toml_file import names_in_folder, packaged_folder
 from capbench.errors import BadDocument, BadSetting
 from capbench.executors.target import TRIAL_TIMEOUT, CompileMode, ComputeTarget, Dtype, ExecutorName
 from capbench.measure.presets import PRESETS
 
 DEFAULT_CI_WIDTH = 0.05
+PROTOCOL_NAMES = names_in_folder(packaged_folder("capbench.measure", "protocol_files"))
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Option:
     """Which plugin names the shell completes."""
     bare: str = ""
     """The value on the command line where the option stands without one; empty: it needs a value."""
+    negation: str = ""
+    """A flag of the command line that turns the option off; empty: it has none."""
     is_in_command: bool = True
     """Whether the command in a result document repeats it."""
 
@@ -61,6 +65,8 @@ def _as_share(value: object) -> object:
 Whole = Annotated[int, BeforeValidator(_as_int), Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
+ShareText = BeforeValidator(_as_share)
+"""Lets a share be written as 5%."""
 CiWidth = Annotated[float, Field(ge=0.001, le=10)]
 WHOLE = "a whole number from 1"
 
@@ -120,21 +126,32 @@ class MeasureOptions(BaseModel):
     ] = False
     protocol: Annotated[
         str,
-        Option("Training protocol: capbench, dana2025 or mahdavi2024.", "a protocol's name", metavar="NAME"),
+        Option(f"Training protocol: {', '.join(PROTOCOL_NAMES)}.", "a protocol's name", metavar="NAME"),
     ] = "capbench"
     settle: Annotated[
         Share | None,
-        BeforeValidator(_as_share),
+        ShareText,
         Option(
             "First extend the learning rates and double the steps, on seeds of their own, until a doubling raises the "
             "capacity by less than this share; 5% if none is given.",
-            "a share above 0 such as 0.05 or 5%",
+            "a share above 0 and at most 1 such as 0.05 or 5%",
             metavar="[SHARE]",
             bare="5%",
+            negation="--no-settle",
             is_in_command=False,
         ),
     ] = None
     seeds: Annotated[Whole | None, Option("Most seeds at any one load.", WHOLE, metavar="N")] = None
+    first_seed: Annotated[
+        int,
+        BeforeValidator(_as_int),
+        Field(ge=0, lt=1_000_000),
+        Option(
+            "Where the seeds start: another number repeats a measurement, and its selection, on other facts.",
+            "a whole number from 0 to 999999",
+            metavar="N",
+        ),
+    ] = 0
     budget: Annotated[Whole | None, Option("Most trials of a search. Default: the preset's.", WHOLE, metavar="N")] = (
         None
     )
@@ -171,7 +188,7 @@ class MeasureOptions(BaseModel):
 
 
 class RunOptions(MeasureOptions):
-    """All options of `capbench run`: what is measured, and where it is computed."""
+    """All options of `capbench run`: what is measured, where it is computed, and what the run is called."""
 
     device: Annotated[
         str, Option("auto, cpu, cuda, cuda:N or mps.", "a device's name", metavar="NAME", is_in_command=False)
@@ -211,12 +228,32 @@ class RunOptions(MeasureOptions):
     compile_mode: Annotated[
         CompileMode,
         Option(
-            "Compile the training step: auto for large requests (100,000 steps x trials), always, or never.",
+            "Compile the training step: auto for all but small requests (20,000 steps x trials), always, or never.",
             "auto, on or off",
             flag="--compile",
             is_in_command=False,
         ),
     ] = "auto"
+    name: Annotated[
+        str | None,
+        Option(
+            "Call the run so; `capbench results show` and `report` find it by this name.",
+            "a name",
+            metavar="TEXT",
+            is_in_command=False,
+        ),
+    ] = None
+    tags: Annotated[
+        tuple[str, ...],
+        Field(strict=False),
+        Option(
+            "Tag the run; `capbench results --tag` selects by it. May be repeated.",
+            "words",
+            flag="--tag",
+            metavar="TEXT",
+            is_in_command=False,
+        ),
+    ] = ()
 
     @property
     def target(self) -> ComputeTarget:

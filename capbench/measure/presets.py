@@ -25,8 +25,12 @@ class Preset:
     """Trials per later round."""
     budget: int
     """Most trials of a search."""
+    settle: float | None = 0.05
+    """The share to which suites settle their capacities; None: they do not."""
     doublings: int = 4
     """How often --settle may double the steps."""
+    most_shapes: int | None = None
+    """How many of an architecture's shapes --params compares, the most ordinary first; None: all."""
 
     def most_steps(self, steps: int) -> int:
         """The most steps that --settle may come to."""
@@ -45,6 +49,8 @@ PRESETS = {
             first_seeds=1,
             batch=6,
             budget=24,
+            settle=None,
+            most_shapes=4,
         ),
         Preset(
             "quick",
@@ -55,6 +61,7 @@ PRESETS = {
             first_seeds=1,
             batch=8,
             budget=32,
+            doublings=3,
         ),
         Preset(
             "standard",

@@ -1,51 +1,49 @@
-"""Training protocols by name: how batches, learning rates and steps are chosen, by capbench and by the papers."""
+"""Training protocols by name: how batches, learning rates and steps are chosen, by capbench and by the papers.
+
+Each is a TOML file in `protocol_files`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import Annotated
 
+from pydantic import BeforeValidator, Field, TypeAdapter
+
+from capbench.documents.toml_file import TomlModel, names_in_folder, packaged_folder, read_toml
 from capbench.engine.trials import Sampling
 from capbench.errors import UnknownName
 
+FOLDER = packaged_folder("capbench.measure", "protocol_files")
+SolverFields = Mapping[str, str | float]
 
-@dataclass(frozen=True)
-class TrainingProtocol:
-    """A way of training; what it leaves empty is capbench's default."""
+
+def _as_sampling(value: object) -> Sampling:
+    """The table of a file as a `Sampling`, checked field by field."""
+    return TypeAdapter(Sampling).validate_python(value)
+
+
+class TrainingProtocol(TomlModel):
+    """A way of training; what it leaves out is capbench's default."""
 
     name: str
-    meaning: str
-    sampling: Sampling | None = None
-    learning_rates: tuple[float, ...] = ()
-    steps: int | None = None
-    solver_fields: Mapping[str, str | float] = field(default_factory=dict)
+    meaning: str = Field(description="one line for the catalogue, with its source")
+    learning_rates: Annotated[tuple[float, ...], Field(strict=False)] = ()
+    steps: int | None = Field(None, ge=1)
+    seeds: int | None = Field(None, ge=1, description="repetitions at a given load")
+    sampling: Annotated[Sampling | None, BeforeValidator(_as_sampling)] = Field(
+        None, description="how batches are drawn and scored"
+    )
+    solver: SolverFields = Field({}, description="fields of the solver")
+    solver_of: Mapping[str, SolverFields] = Field({}, description="other values of such fields, by architecture")
+
+    def solver_fields(self, architecture: str) -> dict[str, str | float]:
+        """The solver's fields for an architecture of that name."""
+        return {**self.solver, **self.solver_of.get(architecture, {})}
 
 
 PROTOCOLS = {
-    protocol.name: protocol
-    for protocol in (
-        TrainingProtocol(
-            "capbench", "every fact in every step; several learning rates; stops when the criterion is met"
-        ),
-        TrainingProtocol(
-            "dana2025",
-            "Dana et al. 2025, arXiv 2411.10115 [code]: 16,384 draws with replacement, batches of 256, 64 epochs, "
-            "Adam from 1e-2 linearly to 5e-4, accuracy over the last 100 training batches",
-            Sampling(batch=256, n_draws=16_384, scored_batches=100),
-            learning_rates=(0.01,),
-            steps=64 * 16_384 // 256,
-            solver_fields={"decay": "linear", "final_share": 0.05},
-        ),
-        TrainingProtocol(
-            "mahdavi2024",
-            "Mahdavi et al. 2024, arXiv 2306.02010 [code]: batches of 256, Adam at 1e-3 with 5 % warm-up "
-            "and cosine decay, 50,000 steps",
-            Sampling(batch=256),
-            learning_rates=(0.001,),
-            steps=50_000,
-            solver_fields={"warmup": 0.05},
-        ),
-    )
+    name: read_toml(f"{name}.toml", FOLDER / f"{name}.toml", TrainingProtocol) for name in names_in_folder(FOLDER)
 }
 
 

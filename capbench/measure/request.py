@@ -13,6 +13,7 @@ from capbench.contract.architecture import Architecture
 from capbench.contract.solver import ConstructiveSolver, GradientSolver, Solver
 from capbench.contract.task import Problem, Task
 from capbench.documents.result import Protocol, shape_fields
+from capbench.engine.checks import refuse_training_state
 from capbench.engine.devices import check_precision, resolve_device
 from capbench.errors import BadSetting, CannotConstruct, LoadOutOfRange, UnknownName, UnsupportedSignature
 from capbench.measure.estimate.threshold import ESTIMATOR_VERSION
@@ -25,6 +26,9 @@ from capbench.registry.settings import Configured, configure, parse_settings
 
 LARGEST_MULTIPLE = 64
 """--minimize searches up to this multiple of the parameter's present value."""
+
+
+Mode = Literal["capacity", "at", "minimize", "overload"]
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,16 @@ def build_request(options: RunOptions, registry: Registry) -> Request:
         protocol_named(options.protocol),
     )
     task = configure(registry.task(options.task), preset.name, overrides["task"])
+    if task.plugin.is_fresh and training.sampling:
+        raise BadSetting(
+            f"{task.plugin.name} draws new examples for every step, and the protocol {training.name} samples stored "
+            "facts; leave --protocol out"
+        )
     architecture = configure(registry.architecture(options.arch), preset.name, overrides["arch"])
-    solver_fields = {**training.solver_fields, **overrides["solver"]}
+    solver_fields = {**training.solver_fields(options.arch), **overrides["solver"]}
     shapes = _shapes(options, registry, task, architecture, overrides["arch"])
     return Request(
-        task=task,
+        task=task if shapes or options.minimize else task.replaced(**task.plugin.follow(architecture.plugin)),
         architecture=shapes[0] if shapes else architecture,
         solver=configure(registry.solver(options.solver), preset.name, solver_fields),
         options=options.replaced(rates=tuple(sorted(dict.fromkeys(options.rates)))),
@@ -98,11 +107,13 @@ def _shapes(
     if options.params is not None and options.match is not None:
         raise BadSetting("--params and --match both choose the count; give one of them")
     if options.params is not None:
-        return shapes_near(task.plugin, architecture, parse_count(options.params), kept)
-    if options.match is not None:
+        count = parse_count(options.params)
+    elif options.match is not None:
         other = configure(registry.architecture(options.match), options.preset, {})
-        return shapes_near(task.plugin, architecture, count_parameters(task.plugin, other.plugin), kept)
-    return []
+        count = count_parameters(task.plugin, other.plugin)
+    else:
+        return []
+    return shapes_near(task.plugin, architecture, count, kept)[: preset_named(options.preset).most_shapes]
 
 
 def matched_text(request: Request) -> str:
@@ -129,14 +140,18 @@ def _protocol(request: Request, module: nn.Module) -> Protocol:
     if options.analyse:
         _check_analysis(task, request.architecture.plugin, module)
     if options.settle and (mode != "capacity" or not isinstance(request.solver.plugin, GradientSolver)):
-        raise BadSetting("--settle is for a capacity that is searched for by training; leave it out")
+        got = f"--{mode}" if mode != "capacity" else f"--solver {request.solver.plugin.name}"
+        raise BadSetting(
+            f"--settle is for a capacity that is searched for by training, got {got}; leave one of them out"
+        )
     if isinstance(request.solver.plugin, GradientSolver):
         _check_start(request.solver.plugin, task, request.architecture.plugin, module)
+        refuse_training_state(module, _few_facts(task), request.architecture.plugin.name)
     return Protocol(
         name=request.training.name,
         preset=preset.name,
         criterion=task.criterion,
-        seeds=options.seeds or preset.seeds,
+        seeds=options.seeds or _repetitions(request, mode) or preset.seeds,
         budget=options.budget or preset.budget,
         learning_rates=_learning_rates(request),
         steps=options.steps or _steps(request),
@@ -171,12 +186,24 @@ def _one_fact(task: Task) -> Problem:
     return task.problem(1, 1, torch.Generator().manual_seed(0))
 
 
+def _few_facts(task: Task) -> Problem:
+    """A problem of two facts, because batch norm refuses to see one."""
+    n_facts = min(2, task.max_load)
+    return task.problem(n_facts, n_facts, torch.Generator().manual_seed(0))
+
+
 def _steps(request: Request) -> int:
     """The task's number of steps, scaled by the preset; a paper's step count is only ever reduced by a preset."""
     share = request.preset.step_share
     if request.training.steps:
         return max(1, round(request.training.steps * min(1.0, share)))
     return max(1, round(request.task.plugin.recipe.steps * share))
+
+
+def _repetitions(request: Request, mode: Mode) -> int | None:
+    """The seeds of a paper's protocol at a given load; a preset only ever reduces them."""
+    seeds = request.training.seeds
+    return min(seeds, request.preset.seeds) if seeds and mode in ("at", "overload") else None
 
 
 def _learning_rates(request: Request) -> tuple[float, ...]:
@@ -186,9 +213,6 @@ def _learning_rates(request: Request) -> tuple[float, ...]:
             raise BadSetting(f"--lr is for training; {request.solver.plugin.name} writes weights down")
         return ()
     return request.options.rates or request.training.learning_rates or request.task.plugin.recipe.learning_rates
-
-
-Mode = Literal["capacity", "at", "minimize", "overload"]
 
 
 def _mode(request: Request) -> tuple[Mode, tuple[int, int], int | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -10,19 +11,26 @@ from dataclasses import replace
 from capbench.contract.solver import ConstructiveSolver
 from capbench.documents.result import Result, Selection
 from capbench.engine.devices import check_precision
-from capbench.engine.step import keep_programs
+from capbench.engine.lane_program import keep_programs
 from capbench.errors import CannotConstruct, RunFailed, RunInterrupted
 from capbench.executors.backends import open_pool_backend
 from capbench.executors.executor import Backend
 from capbench.executors.interrupts import Interrupt, deferred
 from capbench.measure.document import command, document
 from capbench.measure.estimate.search import SearchPlan, next_trials
-from capbench.measure.estimate.summary import axis_of, leading_rate, observations_by_rate
+from capbench.measure.estimate.summary import (
+    axis_of,
+    find_threshold,
+    holds_fewer,
+    leading_rate,
+    observations_by_rate,
+    rates_in_use,
+)
 from capbench.measure.presets import CONSTRUCTION
 from capbench.measure.request import Request
 from capbench.measure.session import SELECTION_SEED, RunListener, Session
-from capbench.measure.settle import RATE_STEP, SELECTION_WIDTH, settle, with_selection
-from capbench.measure.shapes import choose_shape
+from capbench.measure.settle import RATE_STEP, settle, with_selection
+from capbench.measure.shapes import ChosenShape, choose_shape
 from capbench.measure.theory import bracket, refuse_broken
 from capbench.registry.registry import Registry
 from capbench.registry.settings import configure
@@ -30,6 +38,10 @@ from capbench.store.store import Store
 
 MAX_EXTENSIONS = 8
 """Factors of two by which --settle extends the learning rates at most."""
+FEW_POINTS = 4
+"""Loads of the first round where the capacity is known roughly."""
+PROBES = 8
+"""Trials by which a rate beyond those tried must keep up with the best before it gets all of them."""
 MAX_WORKERS = 8
 """Workers of a single run at most: a round of a search has about 32 trials, and fewer than four per worker are slow."""
 
@@ -73,9 +85,9 @@ def execute_jointly(
         opened.prepare(first.plugins)
         session = Session(first, registry, store, listener, opened, pending)
         try:
-            choose_shape(session)
+            shape = choose_shape(session)
             if first.options.settle:
-                return [_finish(*_settle(session), started)]
+                return [_finish(*_settle(session, shape), started)]
             _measure(session, [request.protocol.at for request in requests])
             if len(requests) == 1:
                 return [_finish(session, None, started)]
@@ -97,23 +109,27 @@ def _open_backend(request: Request, store: Store) -> Backend:
     return open_pool_backend(request.options.target, MAX_WORKERS, request.plugins, store.closed())
 
 
-def _settle(session: Session) -> tuple[Session, Selection]:
+def _settle(session: Session, shape: ChosenShape | None) -> tuple[Session, Selection]:
     """Chooses learning rate and steps, and measures with them; returns the session of the measurement."""
 
     def open_session(request: Request) -> Session:
-        return replace(session, request=request, first_seed=SELECTION_SEED, trials=[], trained=set(), cost=session.cost)
+        return replace(session, request=request, offset=SELECTION_SEED, trials=[], trained=set(), cost=session.cost)
 
-    settled = settle(session.request, open_session, _search_extending)
+    settled = settle(session.request, shape, open_session, _search_extending)
     measured = replace(session, request=settled.request, trials=[], trained=set(), cost=session.cost)
     _measure(measured)
     return measured, settled.selection
 
 
-def _search_extending(session: Session, around: tuple[float, float] | None) -> None:
-    """A coarse search that extends the learning rates until the best one is not at an end of those tried."""
-    plan = _plan(session)
-    plan = replace(plan, ci_width=max(plan.ci_width, SELECTION_WIDTH), bracket=around or plan.bracket)
-    _search(session, replace(plan, first_points=4) if around else plan, extends=True)
+def _search_extending(session: Session, around: tuple[float, float] | None, width: float) -> None:
+    """A coarse search that extends the learning rates until the best one is not at an end of those tried.
+
+    A larger --budget than the preset's is for the measurement.
+    """
+    plan = search_plan(session.request, session.registry)
+    budget = min(plan.budget, session.request.preset.budget)
+    plan = replace(plan, ci_width=max(plan.ci_width, width), bracket=around or plan.bracket, budget=budget)
+    _search(session, replace(plan, first_points=FEW_POINTS) if around else plan, extends=True)
 
 
 def _finish(session: Session, selection: Selection | None, started: float) -> Result | RunFailed:
@@ -139,7 +155,7 @@ def _measure(session: Session, loads: Sequence[int | None] = ()) -> None:
         points = [(load, seed) for load in loads or [protocol.at] if load for seed in range(protocol.seeds)]
         session.measure(points, protocol.learning_rates or (None,))
     else:
-        _search(session, _plan(session))
+        _search(session, search_plan(session.request, session.registry))
 
 
 def construction(session: Session) -> Session | None:
@@ -159,15 +175,15 @@ def construction(session: Session) -> Session | None:
     return None
 
 
-def _plan(session: Session) -> SearchPlan:
+def search_plan(request: Request, registry: Registry) -> SearchPlan:
     """The search plan: limits from the preset, start range from the bounds."""
-    request, preset, protocol = session.request, session.request.preset, session.protocol
+    preset, protocol = request.preset, request.protocol
     axis = axis_of(protocol)
     if protocol.parameter:
         present = getattr(request.architecture.plugin, protocol.parameter)
         around = (float(axis.low), float(min(4 * present, axis.high)))
     else:
-        bounds = [provided.cls for provided in session.registry.bounds.values()]
+        bounds = [provided.cls for provided in registry.bounds.values()]
         around = bracket(bounds, request.task.plugin, request.architecture.plugin)
     return SearchPlan(
         axis=axis,
@@ -182,40 +198,58 @@ def _plan(session: Session) -> SearchPlan:
 
 
 def _search(session: Session, plan: SearchPlan, extends: bool = False) -> None:
-    """Rounds of trials until the interval is narrow enough; after each, the worse half of the rates is dropped."""
+    """Rounds of trials until the interval is narrow enough; after each, the worse half of the rates is dropped.
+
+    A session that has trials goes on from them. With `extends`, rates are added, and dropped down to one at once.
+    """
     rates: list[float | None] = [*session.protocol.learning_rates] or [None]
-    asked: list[tuple[int, int]] = []
+    least = 1 if extends else 2
+    if session.trials:
+        rates = _better_half(session, rates_in_use(session.trials), least)
     while True:
         seen, others = observations_by_rate(session.trials, session.protocol)
         wanted = next_trials(seen, plan, others)
         if not wanted:
             return
         session.measure(wanted, rates)
-        asked += wanted
         if extends:
-            rates = _extended(session, rates, asked)
-        rates = _better_half(session, rates)
+            rates = _extended(session, rates)
+        rates = _better_half(session, rates, least)
 
 
-def _extended(session: Session, rates: list[float | None], asked: list[tuple[int, int]]) -> list[float | None]:
-    """The rates and, while the best one is at an end of all that were tried, the next one beyond it."""
+def _extended(session: Session, rates: list[float | None]) -> list[float | None]:
+    """The rates and, while the best one is at an end of all that were tried, the next one beyond it.
+
+    A rate that holds fewer than the best of the trials nearest to the capacity gets no others.
+    """
     for _ in range(MAX_EXTENSIONS):
         best = leading_rate(session.trials, session.protocol)
         tried = sorted({trial.learning_rate for trial in session.trials if trial.learning_rate is not None})
         if best is None or tried[0] < best < tried[-1]:
             break
         beyond = best * RATE_STEP if best == tried[-1] else best / RATE_STEP
-        session.measure(asked, [beyond])
-        rates = [*rates, beyond]
+        nearest = _nearest_first(session, best)
+        session.measure(nearest[:PROBES], [beyond])
+        if not holds_fewer(session.trials, beyond, best):
+            if len(nearest) > PROBES:
+                session.measure(nearest[PROBES:], [beyond])
+            rates = [*rates, beyond]
     return rates
 
 
-def _better_half(session: Session, rates: list[float | None]) -> list[float | None]:
-    """The rates that go on: the better half, and at least two until only two are left."""
-    if len(rates) == 1:
-        return rates
+def _nearest_first(session: Session, rate: float) -> list[tuple[int, int]]:
+    """Load and seed of each trial at a learning rate, those nearest to the capacity first."""
+    capacity = find_threshold(session.trials, session.protocol).estimate
+    own = [trial for trial in session.trials if trial.learning_rate == rate]
+    own.sort(key=lambda trial: (abs(math.log(trial.at / capacity)), trial.at, trial.seed))
+    return [(trial.at, trial.seed - session.first_seed) for trial in own]
+
+
+def _better_half(session: Session, rates: Sequence[float | None], least: int) -> list[float | None]:
+    """The rates that go on: the better half, and at least so many until only two are left."""
+    n_kept = max(len(rates) // 2, least) if len(rates) > 2 else 1
     kept: list[float | None] = []
-    while len(kept) < (max(len(rates) // 2, 2) if len(rates) > 2 else 1):
+    while len(kept) < n_kept:
         rest = [t for t in session.trials if t.learning_rate in rates and t.learning_rate not in kept]
         kept.append(leading_rate(rest, session.protocol))
     return kept

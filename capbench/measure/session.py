@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol as Interface
 
 import torch
@@ -14,6 +13,7 @@ import torch
 from capbench.contract.solver import GradientSolver
 from capbench.documents.result import Protocol, ShapeTried, Trial, TrialStatus, Worker
 from capbench.engine.cost import Cost
+from capbench.engine.lane_program import program_groups
 from capbench.engine.memory import most_lanes
 from capbench.engine.trials import Setup, Training, TrialGroup, TrialSpec, group_trials
 from capbench.executors.executor import Backend
@@ -23,17 +23,16 @@ from capbench.registry.registry import Registry
 from capbench.store.store import Store
 
 SELECTION_SEED = 1_000_000
-"""Seeds from here on are for choosing shape, learning rate and steps; those of a measurement are 0, 1, …"""
+"""So far beyond those of the measurement, 0, 1, …, are the seeds by which shape, learning rate and steps are chosen."""
 POLL_SECONDS = 0.2
 """Time between two checks whether another process has ended the trials that it has leased."""
 
 
 LEAST_LANES = 8
 """A group is not split into parts of fewer lanes than this: their steps would cost as much."""
-COMPILED_LANE_STEPS = 100_000
-"""Steps times trials from which a request is compiled, so that a standard search is and a quick one is not. Measured
-with torch 2.13 on two cores: compiling takes 15 to 20 s of one core, in the background, and saves 150 to 700 core-µs
-per lane-step on the four standard pairs."""
+COMPILED_LANE_STEPS = 20_000
+"""Steps times trials from which a request is compiled. Compiling takes two to four seconds of one core, and saves 200
+to 1,000 µs per lane-step on the four standard pairs, measured on two cores."""
 
 
 class WaitingForOtherProcess(UserWarning):
@@ -46,6 +45,9 @@ class RunListener(Interface):
     def plan(self, solver: str, n_trials: int, n_reused: int) -> None:
         """A round of a solver's trials begins; some of them are in the store."""
 
+    def compiling(self) -> None:
+        """The step of a round is compiled, or its compiled program is read, before training begins."""
+
     def trained(self, trial: Trial) -> None:
         """A trial has ended."""
 
@@ -57,6 +59,9 @@ class NullListener:
     """A run listener that ignores everything."""
 
     def plan(self, solver: str, n_trials: int, n_reused: int) -> None:
+        """Ignored."""
+
+    def compiling(self) -> None:
         """Ignored."""
 
     def trained(self, trial: Trial) -> None:
@@ -85,7 +90,8 @@ class Session:
     listener: RunListener
     backend: Backend
     interrupt: Interrupt = field(default_factory=Interrupt)
-    first_seed: int = 0
+    offset: int = 0
+    """Added to the request's first seed: that of a selection is SELECTION_SEED."""
     trials: list[Trial] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
     trained: set[str] = field(default_factory=set)
@@ -95,8 +101,6 @@ class Session:
     _minimized: dict[str, int | None] = field(default_factory=dict)
     """Under --minimize, the value of the parameter by trial key."""
     _failed_before: set[str] = field(default_factory=set)
-    _rounds: Counter[int] = field(default_factory=Counter)
-    """Rounds in which groups of so many slots were trained."""
 
     def __post_init__(self) -> None:
         options = self.request.options
@@ -107,6 +111,11 @@ class Session:
     def protocol(self) -> Protocol:
         """How its trials are trained and searched."""
         return self.request.protocol
+
+    @property
+    def first_seed(self) -> int:
+        """The smallest seed of its trials."""
+        return self.request.options.first_seed + self.offset
 
     @property
     def n_trained(self) -> int:
@@ -174,6 +183,8 @@ class Session:
 
     def _train(self, groups: list[TrialGroup]) -> None:
         """Trains what no other process has leased; then waits for the others, and trains what they leave undone."""
+        if any(group.is_compiled for group in groups):
+            self.listener.compiling()
         try:
             while groups:
                 put_off: list[TrialGroup] = []
@@ -246,33 +257,14 @@ class Session:
     def _groups(self, wanted: list[WantedTrials], stored: Mapping[str, Trial]) -> list[TrialGroup]:
         """Trial groups of what is not stored: trials of one setup share groups, as many as can run right now."""
         missing = [(w.setup, spec) for w in wanted for spec in w.specs if w.setup.key(spec) not in stored]
-        groups = [replace(group, is_compiled=self._is_compiled(group)) for group in group_trials(missing)]
+        groups = group_trials(missing)
+        if wants_compiled(self.request):
+            groups = program_groups(groups)
         n_parts = max(1, self.backend.n_free // max(1, len(groups)))
         split = [
             part for group in groups for part in group.split(min(n_parts, max(1, len(group.trials) // LEAST_LANES)))
         ]
         return [part for group in split for part in group.parts(most_lanes(self.device))]
-
-    def _is_compiled(self, group: TrialGroup) -> bool:
-        """Whether a group is trained compiled: decided by the request, the round and what is compiled already.
-
-        Never by a clock: while the step of a shape is compiled in the background, the round of a search that needs it
-        first is trained eagerly, and the next one waits. A shape that few loads share is compiled from the second
-        round on, when the search is near the transition.
-        """
-        if not wants_compiled(self.request):
-            return False
-        self._rounds[group.slots] += 1
-        n_rounds = self._rounds[group.slots] - (group.slots != group.setup.common_slots)
-        if self.request.options.compile_mode == "on" or self.protocol.mode != "capacity":
-            n_rounds = 2
-        if n_rounds < 1:
-            return False
-        with self.cost.timed("compile"):
-            while (answer := self.backend.has_compiled_step(group)) is None and n_rounds > 1:
-                self.interrupt.check()
-                time.sleep(POLL_SECONDS)
-        return bool(answer)
 
 
 def wants_compiled(request: Request) -> bool:

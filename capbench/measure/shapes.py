@@ -6,6 +6,7 @@ are not those of the measurement that follows, so that choosing the luckiest doe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -23,8 +24,24 @@ from capbench.registry.settings import Configured
 
 FIRST_TRIALS = 4
 """Trials at the leading rate that each candidate gets before the first halving."""
+MOST_BITS = 4
+"""Bits per parameter that the first trials of a candidate ask for at most, where a fact is one of several answers."""
+WIDEST = 64
+"""Ratio of the largest to the smallest load of those trials at most."""
 MOST_RATES = 3
 """Learning rates that candidates are tried at; after the first halving, each is only trained at its best."""
+
+COMPILED_STEPS = 500
+"""Steps of a trial from which each candidate is compiled: a program takes 1 to 4 s, and so do 500 eager steps of the
+first round's groups, one per load (triples, bigrams, rgr and sequences with `mha` and `mlp` at 1k parameters)."""
+
+
+@dataclass(frozen=True)
+class ChosenShape:
+    """The best learning rate of the shape that was chosen, and its capacity by its few trials."""
+
+    rate: float
+    estimate: float
 
 
 @dataclass
@@ -66,8 +83,9 @@ class ShapeCandidate:
 
     def wanted(self, plan: SearchPlan) -> list[WantedTrials]:
         """The trials that its small search asks for next."""
+        first = SELECTION_SEED + self.request.options.first_seed
         return [
-            WantedTrials(at, self.setup, [TrialSpec(at, SELECTION_SEED + seed, rate) for rate in self.rates])
+            WantedTrials(at, self.setup, [TrialSpec(at, first + seed, rate) for rate in self.rates])
             for at, seed in next_trials(observations(self.at_best_rate, self.request.protocol.criterion), plan)
         ]
 
@@ -78,14 +96,15 @@ class ShapeCandidate:
         return ShapeTried(params=params, n_parameters=n_parameters, estimate=self.estimate, trials=n_trials)
 
 
-def choose_shape(session: Session) -> None:
+def choose_shape(session: Session) -> ChosenShape | None:
     """Gives a session's request the best of its shapes, where it has several and its capacity is asked for."""
     request = session.request
     if not request.chooses_shape:
-        return
-    # Few trials of many shapes: compiling would take longer than training.
-    options = request.options.replaced(compile_mode="off")
-    selecting = replace(request, options=options)
+        return None
+    mode = request.options.compile_mode
+    if mode == "auto":
+        mode = "on" if request.protocol.steps >= COMPILED_STEPS else "off"
+    selecting = replace(request, options=request.options.replaced(compile_mode=mode))
     selection = Session(
         selecting, session.registry, session.store, session.listener, session.backend, session.interrupt
     )
@@ -101,6 +120,8 @@ def choose_shape(session: Session) -> None:
     session.request = ranked[0].request
     session.shapes_tried = tuple(candidate.record() for candidate in ranked)
     session.cost.add(selection.cost)
+    rate = leading_rate(ranked[0].trials, ranked[0].request.protocol)
+    return ChosenShape(rate, ranked[0].estimate) if rate and ranked[0].estimate else None
 
 
 def _candidate(request: Request, shape: Configured[Architecture]) -> ShapeCandidate:
@@ -125,10 +146,9 @@ def _halve(session: Session, candidates: Sequence[ShapeCandidate]) -> list[Shape
 def _plan(session: Session, typical: Request) -> SearchPlan:
     """A search with few trials; its first loads are the same for all candidates."""
     protocol = typical.protocol
-    bounds = [provided.cls for provided in session.registry.bounds.values()]
     return SearchPlan(
         axis=axis_of(protocol),
-        bracket=bracket(bounds, typical.task.plugin, typical.architecture.plugin),
+        bracket=_expected(session, typical),
         ci_width=protocol.ci_width,
         seeds=protocol.seeds,
         first_points=FIRST_TRIALS,
@@ -136,6 +156,17 @@ def _plan(session: Session, typical: Request) -> SearchPlan:
         batch=FIRST_TRIALS,
         budget=FIRST_TRIALS,
     )
+
+
+def _expected(session: Session, typical: Request) -> tuple[float, float]:
+    """Where theory expects the capacity, where that is a wide range the likely part of it: few trials go far."""
+    task = typical.task.plugin
+    low, high = bracket([each.cls for each in session.registry.bounds.values()], task, typical.architecture.plugin)
+    signature = task.signature
+    n_answers = signature.output_shape(1)[-1] if signature.has_slots else 1
+    if n_answers > 1:
+        high = max(low, min(high, MOST_BITS * typical.n_parameters / math.log2(n_answers)))
+    return max(low, high / WIDEST), high
 
 
 def _search(session: Session, candidates: Sequence[ShapeCandidate], plan: SearchPlan) -> None:

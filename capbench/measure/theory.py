@@ -7,11 +7,25 @@ from collections.abc import Iterable, Mapping
 from capbench.contract.architecture import Architecture
 from capbench.contract.bound import D_K, FACTS, Bound, Kind
 from capbench.contract.task import Task
-from capbench.documents.result import BoundRecord
+from capbench.documents.result import BoundRecord, Capacity
 from capbench.errors import BoundBroken, NotApplicable
 
 LARGEST_HELD = "largest load held"
 """Key of the largest load that any trial held, in the measured values."""
+
+
+def measured_values(
+    capacity: Capacity, at: int | None, values: Mapping[str, float], largest_held: int | None
+) -> tuple[int, dict[str, float]]:
+    """The load at which bounds are evaluated, and the measured values there by quantity; `at` is a load given."""
+    measured = dict(values)
+    if capacity.kind == "largest_load":
+        at = max(1, round(capacity.estimate))
+        measured |= {FACTS: capacity.estimate, LARGEST_HELD: float(largest_held or 0)}
+    assert at is not None
+    if capacity.d_qk_total is not None:
+        measured[D_K] = capacity.d_qk_total
+    return at, measured
 
 
 def compare(
@@ -36,7 +50,7 @@ def _compare_one(
     bound: Bound, task: Task, architecture: Architecture, load: int | None, measured: Mapping[str, float]
 ) -> BoundRecord:
     try:
-        found = bound.evaluate(task, architecture, load)
+        found = bound.evaluate_on(task, architecture, load, measured)
     except NotApplicable as error:
         return _record(bound, quantity="", reason=str(error))
     lower_is_better = is_lower_better(bound, found.quantity, task)

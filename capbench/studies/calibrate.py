@@ -16,7 +16,7 @@ from capbench.store.store import Store
 from capbench.studies.jobs import FinishedJob, Job, StudyListener, in_order, run_jobs
 
 CI_WIDTH = 0.02
-"""Wanted half-width of the interval. A step is located only between two loads tried, 4 % apart: less would be false."""
+"""Wanted half-width of the interval: one unit of the smallest tables and perceptrons, where less would be false."""
 BUDGET = 600
 """Trials per system at most: enough for about ± 2 % on the curve of a perceptron in 16 dimensions."""
 

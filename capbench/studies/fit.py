@@ -45,6 +45,7 @@ class FormFit(Record):
     formula: str
     parameters: tuple[Estimate, ...]
     r_squared: float
+    """Of log y, on which forms are fitted."""
     held_out_error: float
     """Root mean square of log(predicted / measured), each point predicted from all the others."""
 
@@ -190,7 +191,8 @@ def _check(x: Floats, y: Floats, left_out: Sequence[str]) -> None:
 def _fit_form(form: Form, x: Floats, y: Floats, resampling: Resampling) -> FormFit:
     found = _least_squares(form, x, np.log(y), form.start(x, y))
     low, high = _interval(form, x, y, found, resampling)
-    residuals, deviations = y - form.curve(x, found), y - y.mean()
+    log_y = np.log(y)
+    residuals, deviations = log_y - _log(form.curve(x, found)), log_y - log_y.mean()
     return FormFit(
         form=form.name,
         formula=form.formula,

@@ -10,7 +10,7 @@ from pydantic import RootModel
 from capbench.documents.expressions import evaluate_on
 from capbench.documents.result import Result
 from capbench.documents.strict_json import read_document, read_result
-from capbench.errors import BadDocument, BadSetting, UnknownName
+from capbench.errors import BadDocument, BadSetting
 from capbench.store.store import Store
 
 
@@ -29,14 +29,8 @@ def read_results(path: Path) -> list[Result]:
 
 
 def stored_results(store: Store, run_ids: Iterable[str]) -> list[Result]:
-    """Runs of the store by their ids."""
-    results = []
-    for run_id in run_ids:
-        result = store.run(run_id)
-        if result is None:
-            raise UnknownName(f"no run {run_id!r} in the store (capbench results)")
-        results.append(result)
-    return results
+    """Runs of the store by the starts of their ids or by their names."""
+    return [store.find_run(run_id) for run_id in run_ids]
 
 
 def points_of(results: Iterable[Result], x: str, y: str) -> tuple[list[tuple[float, float]], list[str]]:

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Protocol as Interface
 
 from capbench.documents.result import Result
-from capbench.engine.step import keep_programs
+from capbench.engine.lane_program import keep_programs
 from capbench.errors import (
     CapbenchError,
     ClusterUnavailable,
@@ -27,7 +27,7 @@ from capbench.executors.executor import Backend
 from capbench.executors.interrupts import Interrupt, deferred
 from capbench.measure.request import Request
 from capbench.measure.run import MAX_WORKERS, execute_jointly
-from capbench.measure.session import RunListener
+from capbench.measure.session import NullListener, RunListener
 from capbench.registry.registry import Registry
 from capbench.store.store import Store
 
@@ -76,6 +76,21 @@ class StudyListener(Interface):
 
     def finished(self, finished: FinishedJob, seconds_left: float | None) -> None:
         """A job has finished."""
+
+
+class NullStudyListener:
+    """A study listener that ignores everything."""
+
+    @property
+    def run(self) -> RunListener:
+        """Ignores the events of runs, too."""
+        return NullListener()
+
+    def started(self, job: Job, n_finished: int, n_jobs: int) -> None:
+        """Ignored."""
+
+    def finished(self, finished: FinishedJob, seconds_left: float | None) -> None:
+        """Ignored."""
 
 
 def run_jobs(jobs: Sequence[Job], registry: Registry, store: Store, listener: StudyListener) -> Iterator[FinishedJob]:

@@ -11,10 +11,15 @@ from capbench.documents.result import MissingRecord, Result, SuiteCell
 from capbench.documents.strict_json import check_json, read_result
 from capbench.errors import BadDocument, BadSetting
 from capbench.store.store import Store
+from capbench.studies.record_log import log_text
 from capbench.studies.suite import Suite
 
 MISSING = "missing.json"
+SUITE_FILE = "SUITE.toml"
+LOG = "LOG.md"
 PUBLISHED = Path("leaderboard/records")
+CHECKS = "checks"
+"""The folder of the second run of some cells, beside that of the records."""
 
 CellName = tuple[str, str, int]
 """Task, architecture and tier."""
@@ -59,6 +64,13 @@ class RecordFolder:
         ]
         rows = sorted([*kept, *missing], key=_cell_name)
         _write(path, [row.model_dump(mode="json") for row in rows])
+
+    def write_log(self, suite_file: Path) -> None:
+        """Writes the suite's file, and the log of all records that are in the folder."""
+        records = [read_result(path) for path in sorted(self.path.glob("*/*.json"))]
+        missing = read_missing(self.path / MISSING) if (self.path / MISSING).exists() else []
+        write_whole(self.path / SUITE_FILE, suite_file.read_text(encoding="utf-8"))
+        write_whole(self.path / LOG, log_text(self._suite, records, missing))
 
 
 def read_missing(path: Path) -> list[MissingRecord]:

@@ -6,13 +6,14 @@ Fields that are options of a run have the names and types of `MeasureOptions`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from capbench.documents.toml_file import TomlModel, names_in_folder, packaged_folder, read_toml
 from capbench.errors import UnknownName
-from capbench.measure.options import DEFAULT_CI_WIDTH, CiWidth, MeasureOptions, Rate, Whole
+from capbench.measure.options import DEFAULT_CI_WIDTH, CiWidth, MeasureOptions, Rate, Share, ShareText, Whole
+from capbench.measure.presets import preset_named
 
 FOLDER = packaged_folder("capbench.studies", "suites")
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")]
@@ -59,7 +60,15 @@ class Suite(TomlModel):
     seeds: Whole | None = Field(None, description="most seeds at any one load; they are 0, 1, … for every pair")
     budget: Whole | None = Field(None, description="most trials of a search")
     ci_width: CiWidth = Field(DEFAULT_CI_WIDTH, description="the interval is narrow enough within ± this share")
+    settle: Annotated[Share | Literal[False] | None, ShareText] = Field(
+        None, description='as --settle takes it ("5%"), or false; none: 5%, and false in the preset smoke'
+    )
     rules: tuple[Rule, ...] = Field((), strict=False)
+
+    @property
+    def settle_share(self) -> float | None:
+        """The share to which its capacities are settled; None where they are not."""
+        return preset_named(self.preset).settle if self.settle is None else self.settle or None
 
     @model_validator(mode="after")
     def _tiers_are_known(self) -> Suite:
@@ -77,11 +86,14 @@ def suite_names() -> list[str]:
     return names_in_folder(FOLDER)
 
 
+def suite_file(name: str) -> Path:
+    """The file of a suite by its name, or the path that is given."""
+    return Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+
+
 def load_suite(name: str) -> Suite:
     """A suite by its name, or by the path of its file."""
-    if name.endswith(".toml"):
-        return read_toml(name, Path(name), Suite)
-    if name not in suite_names():
+    if not name.endswith(".toml") and name not in suite_names():
         where = f"{', '.join(suite_names())}, or the path of a .toml file"
         raise UnknownName.among("suite", name, suite_names(), where)
-    return read_toml(f"{name}.toml", FOLDER / f"{name}.toml", Suite)
+    return read_toml(name if name.endswith(".toml") else f"{name}.toml", suite_file(name), Suite)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from capbench.documents.result import MissingRecord, Result, SuiteCell
@@ -43,6 +43,13 @@ class PlannedCell:
         """Task, architecture and tier."""
         return self.task, self.architecture, self.cell.tier
 
+    def settled_to(self, share: float | None) -> PlannedCell:
+        """The same cell with its capacity settled to a share, or not at all."""
+        options = self.request.options
+        if options.settle == share:
+            return self
+        return replace(self, request=replace(self.request, options=options.replaced(settle=share)))
+
 
 @dataclass(frozen=True)
 class SuitePlan:
@@ -54,6 +61,10 @@ class SuitePlan:
     def shard(self, part: int, parts: int) -> SuitePlan:
         """One of several equal parts: every n-th cell, because neighbours cost about the same."""
         return SuitePlan(self.cells[part - 1 :: parts], self.missing)
+
+    def settled_to(self, share: float | None) -> SuitePlan:
+        """The same plan with capacities settled to another share than the suite's, or not at all."""
+        return SuitePlan(tuple(cell.settled_to(share) for cell in self.cells), self.missing)
 
 
 def make_plan(
@@ -116,12 +127,13 @@ def _plan_cell(
         return missing.model_copy(update={"reason": str(error)})
     except Exception as error:  # noqa: BLE001 - the plugin border
         return missing.model_copy(update={"reason": f"{type(error).__name__}: {error}"})
-    return PlannedCell(SuiteCell(name=suite.name, version=suite.version, tier=tier), request)
+    cell = SuiteCell(name=suite.name, version=suite.version, tier=tier, settle=suite.settle_share)
+    return PlannedCell(cell, request)
 
 
 def _options(suite: Suite, rules: Sequence[Rule], task: str, architecture: str) -> RunOptions:
     """The options of a cell's run: the suite's, changed by the rules that apply to it."""
-    options = RunOptions(task=task, arch=architecture, **_declared(suite))
+    options = RunOptions(task=task, arch=architecture, **{**_declared(suite), "settle": suite.settle_share})
     for rule in rules:
         given = {name: value for name, value in _declared(rule).items() if value}
         options = options.replaced(**{**given, "set": (*options.set, *rule.set)})

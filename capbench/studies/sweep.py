@@ -14,7 +14,8 @@ from pydantic import Field, JsonValue
 
 from capbench.documents.result import Result
 from capbench.documents.toml_file import TomlModel, read_toml
-from capbench.errors import BadSetting, UserError
+from capbench.errors import BadSetting, BadValue, UnknownName, UserError
+from capbench.measure.matching import parse_count
 from capbench.measure.options import MeasureOptions, RunOptions
 from capbench.measure.request import build_request
 from capbench.registry.registry import Registry
@@ -24,6 +25,8 @@ from capbench.studies.jobs import FinishedJob, Job, StudyListener, in_order, run
 
 MOST_POINTS = 10_000
 
+ARCH = "arch"
+"""The axis of a grid that has several architectures."""
 JOINT = "+"
 """Between the names of fields that move together: arch.d_qk+arch.d_vo."""
 
@@ -49,7 +52,12 @@ class SweepFile(MeasureOptions, TomlModel):
 
     def checked_grid(self) -> Grid:
         """Its grid with the values as the command line spells them."""
-        return check_grid({name: tuple(_spelled(value) for value in values) for name, values in self.grid.items()})
+        return check_grid(spelled_grid(self.grid))
+
+
+def spelled_grid(grid: Mapping[str, Sequence[JsonValue]]) -> Grid:
+    """Values by field as the command line spells them."""
+    return {name: tuple(_spelled(value) for value in values) for name, values in grid.items()}
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,14 @@ def parse_grid(words: Iterable[str]) -> Grid:
     return check_grid(grid)
 
 
+def with_architectures(options: RunOptions, grid: Grid) -> tuple[RunOptions, Grid]:
+    """Several architectures, mha,mine, as the first axis of the grid; the others are compared with the first."""
+    names = tuple(name.strip() for name in options.arch.split(",") if name.strip())
+    if len(names) < 2:
+        return options, grid
+    return options.replaced(arch=names[0]), check_grid({ARCH: names, **grid})
+
+
 def check_grid(grid: Grid) -> Grid:
     """Refuses names that are no settings, empty grids and grids beyond reason."""
     fields = [field for name in grid for field in name.split(JOINT)]
@@ -92,6 +108,8 @@ def check_grid(grid: Grid) -> Grid:
     for name, values in grid.items():
         if not values or len(set(values)) < len(values):
             raise BadSetting(f"--grid {name} takes one or more different values, got {', '.join(values) or 'none'}")
+        for field, value in (pair for word in values for pair in _apart(name, word)):
+            _check_value(field, value)
     size = n_points(grid) if grid else 0
     if not 1 <= size <= MOST_POINTS:
         raise BadSetting(f"a sweep has 1 to {MOST_POINTS:,} points, got {size:,}; use --grid")
@@ -107,9 +125,23 @@ def run_sweep(
     options: RunOptions, grid: Grid, registry: Registry, store: Store, listener: StudyListener
 ) -> list[Point]:
     """Runs every point of the grid; one that cannot be set up or run has the reason instead of a result."""
-    planned = plan_points(options, grid, registry)
+    return run_points(plan_sweep(options, grid, registry), registry, store, listener)
+
+
+def run_points(
+    planned: Sequence[PlannedPoint], registry: Registry, store: Store, listener: StudyListener
+) -> list[Point]:
+    """Runs the points of a plan."""
     finished = in_order(run_jobs([each.job for each in planned if each.job], registry, store, listener))
     return [finish_point(each, finished) for each in planned]
+
+
+def plan_sweep(options: RunOptions, grid: Grid, registry: Registry) -> list[PlannedPoint]:
+    """The points of a grid; raises BadSetting where none of them can be set up."""
+    planned = plan_points(options, grid, registry)
+    if not any(each.job for each in planned):
+        raise BadSetting(f"none of the {len(planned)} points can be set up; the first: {planned[0].point.reason}")
+    return planned
 
 
 @dataclass(frozen=True)
@@ -140,9 +172,14 @@ def results_of(points: Sequence[Point]) -> list[Result]:
 
 
 def _plan_point(options: RunOptions, point: Point, registry: Registry, name: str) -> PlannedPoint:
-    """A point with its job, or with why there is none: some values of a grid may not go together."""
+    """A point with its job, or with why there is none: some values of a grid may not go together.
+
+    A name that does not exist and a value that its field never takes are mistakes in the grid, and raised.
+    """
     try:
         request = build_request(_options_at(options, point), registry)
+    except (UnknownName, BadValue):
+        raise
     except UserError as error:
         return PlannedPoint(replace(point, reason=str(error)), None)
     label = " ".join([*([name] if name else []), *(f"{field}={value}" for field, value in point.values)])
@@ -151,7 +188,7 @@ def _plan_point(options: RunOptions, point: Point, registry: Registry, name: str
 
 def _is_setting(field: str) -> bool:
     section, _, name = field.partition(".")
-    return field in ("at", "params") or (section in SECTIONS and bool(name))
+    return field in (ARCH, "at", "params") or (section in SECTIONS and bool(name))
 
 
 def _options_at(options: RunOptions, point: Point) -> RunOptions:
@@ -160,6 +197,8 @@ def _options_at(options: RunOptions, point: Point) -> RunOptions:
             options = options.replaced(at=_whole(value))
         elif name == "params":
             options = options.replaced(params=value)
+        elif name == ARCH:
+            options = options.replaced(arch=value)
         else:
             options = options.replaced(set=(*options.set, f"{name}={value}"))
     return options
@@ -187,6 +226,14 @@ def _listed(text: str) -> tuple[str, ...]:
 
 def _spelled(value: JsonValue) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _check_value(field: str, value: str) -> None:
+    """Raises BadSetting for loads and counts that are no numbers."""
+    if field == "at":
+        _whole(value)
+    elif field == "params":
+        parse_count(value)
 
 
 def _whole(word: str) -> int:

@@ -20,12 +20,17 @@ END_SEEDS = 8
 
 
 TARGETS = (-1.2, -0.4, 0.4, 1.2)
-"""Where trials say most about the midpoint, in units of the steepness."""
+"""Where trials say most about the midpoint, in units of the steepness, or of its standard deviation while that is more.
+"""
+FINEST = 16
+"""The grid is refined by at most this factor: on sharp curves, whose transition may lie between two of its values."""
 EASY_SHARE = 0.1
 """At this share of the midpoint a failed trial is a lapse, even on a broad curve. Such trials train fast."""
 NOTABLE_LAPSE = 0.04
 """Lapses as probable as this are worth such trials: without them a curve with lapses looks like a broad one."""
 
+FEWEST_POINTS = 4
+"""The first round takes at most half of the budget, but for so many points: what it finds says where others help."""
 SMALLEST_ROUND = 8
 """Fewest trials of a round near the transition: training fewer at once takes as long."""
 
@@ -80,16 +85,18 @@ def is_narrow_enough(found: Threshold, plan: SearchPlan) -> bool:
     return is_within_unit or found.relative_half_width <= plan.ci_width
 
 
-def snap(value: float, axis: Axis) -> int:
-    """The value of the geometric grid nearest to `value` that the axis allows."""
-    exponent = round(math.log2(max(value, 1.0)) * POINTS_PER_OCTAVE)
-    on_grid = round(2 ** (exponent / POINTS_PER_OCTAVE) / axis.unit) * axis.unit
+def snap(value: float, axis: Axis, refined: int = 1) -> int:
+    """The value of the geometric grid, refined by a factor, nearest to `value` that the axis allows."""
+    per_octave = POINTS_PER_OCTAVE * refined
+    exponent = round(math.log2(max(value, 1.0)) * per_octave)
+    on_grid = round(2 ** (exponent / per_octave) / axis.unit) * axis.unit
     return min(max(on_grid, axis.low), axis.high)
 
 
 def _spread_points(start: float, stop: float, plan: SearchPlan) -> list[int]:
     """Distinct grid points at equal ratios from `start` to `stop`."""
-    raw = np.geomspace(max(start, 1.0), max(stop, 1.0), plan.first_points)
+    n_points = min(plan.first_points, max(FEWEST_POINTS, plan.budget // (2 * plan.first_seeds)))
+    raw = np.geomspace(max(start, 1.0), max(stop, 1.0), n_points)
     return sorted({snap(float(value), plan.axis) for value in raw})
 
 
@@ -116,9 +123,11 @@ def _trials_near_transition(
     used = Counter(o.at for o in observations)
     centre = found.midpoint or found.estimate
     sign = -1 if plan.axis.rising else 1
-    targets = [centre * math.exp(found.steepness * z) for z in TARGETS]
-    reach = max(3 * found.steepness, 4 * math.log(2) / POINTS_PER_OCTAVE)
-    candidates = _grid_between(centre * math.exp(-reach), centre * math.exp(reach), plan)
+    width = max(found.steepness, found.deviation)
+    refined = _refinement(width)
+    targets = [centre * math.exp(width * z) for z in TARGETS]
+    reach = max(3 * width, 4 * math.log(2) / (refined * POINTS_PER_OCTAVE))
+    candidates = _grid_between(centre * math.exp(-reach), centre * math.exp(reach), plan, refined)
     if found.lapse > NOTABLE_LAPSE:
         targets.append(centre * EASY_SHARE**sign)
         candidates.append(snap(targets[-1], plan.axis))
@@ -134,6 +143,12 @@ def _trials_near_transition(
     return chosen
 
 
+def _refinement(width: float) -> int:
+    """The power of two by which the grid is refined, so that neighbouring targets are different values of it."""
+    wanted = math.log(2) / (POINTS_PER_OCTAVE * (TARGETS[1] - TARGETS[0]) * width)
+    return int(min(FINEST, 2 ** max(0, math.ceil(math.log2(wanted)))))
+
+
 def _n_missing(n_trials: int, found: Threshold, plan: SearchPlan) -> int:
     """Trials of the next round: those that the wanted width takes if it falls with their root, at most a batch."""
     ratio = found.relative_half_width / plan.ci_width
@@ -141,7 +156,8 @@ def _n_missing(n_trials: int, found: Threshold, plan: SearchPlan) -> int:
     return min(plan.batch, max(SMALLEST_ROUND, math.ceil(missing)))
 
 
-def _grid_between(low: float, high: float, plan: SearchPlan) -> list[int]:
+def _grid_between(low: float, high: float, plan: SearchPlan, refined: int) -> list[int]:
     """Every grid point in a range; at small values, where the grid is finer than the axis, every axis value."""
-    first, last = (round(math.log2(max(v, 1.0)) * POINTS_PER_OCTAVE) for v in (low, high))
-    return sorted({snap(2 ** (k / POINTS_PER_OCTAVE), plan.axis) for k in range(first, last + 1)})
+    per_octave = POINTS_PER_OCTAVE * refined
+    first, last = (round(math.log2(max(v, 1.0)) * per_octave) for v in (low, high))
+    return sorted({snap(2 ** (k / per_octave), plan.axis, refined) for k in range(first, last + 1)})

@@ -37,8 +37,8 @@ def summarise(trials: Sequence[Trial], protocol: Protocol) -> Summary:
     rate = leading_rate(trials, protocol)
     at_rate = [t for t in trials if t.learning_rate == rate]
     capacity = _capacity(trials, at_rate, protocol)
-    nearest = min((t.at for t in at_rate), key=lambda at: abs(at - _reported_at(capacity, protocol)))
-    near = [t for t in at_rate if t.at == nearest]
+    reported = _reported_at(capacity, protocol, [t.at for t in at_rate])
+    near = [t for t in at_rate if t.at == reported]
     metrics, data = _means([t.metrics for t in near]), _means([t.data for t in near])
     held = [t.load for t in trials if t.status is TrialStatus.HELD]
     return Summary(capacity, rate_window(trials, rate, protocol), metrics, data, max(held, default=None))
@@ -55,12 +55,30 @@ def leading_rate(trials: Sequence[Trial], protocol: Protocol) -> float | None:
 
     Only rates that the search has not dropped are compared: they have the same trials.
     """
-    rates = sorted({t.learning_rate for t in trials if t.learning_rate is not None})
-    if not rates:
-        return None
-    counts = {r: sum(t.learning_rate == r for t in trials) for r in rates}
-    in_use = [r for r in rates if counts[r] == max(counts.values())]
-    return max(in_use, key=lambda r: (*_merit(trials, r, protocol), -r))
+    in_use = rates_in_use(trials)
+    return max(in_use, key=lambda r: (*_merit(trials, r, protocol), -r)) if in_use else None
+
+
+def rates_in_use(trials: Sequence[Trial]) -> list[float]:
+    """The learning rates that the search has not dropped: those with the most trials."""
+    counts = Counter(t.learning_rate for t in trials if t.learning_rate is not None)
+    return sorted(rate for rate, count in counts.items() if count == max(counts.values()))
+
+
+def holds_fewer(trials: Sequence[Trial], rate: float, other: float) -> bool:
+    """Whether a learning rate held fewer than another of the trials that both have."""
+    own, others = _shares_held(trials, rate, other)
+    return own < others
+
+
+def _shares_held(trials: Sequence[Trial], rate: float, other: float) -> tuple[float, float]:
+    """The shares of trials that held at two learning rates, of those that both have; 0 where they have none."""
+    held = [
+        {(t.at, t.seed): t.status is TrialStatus.HELD for t in trials if t.learning_rate == r} for r in (rate, other)
+    ]
+    common = held[0].keys() & held[1].keys()
+    own, others = (fmean(each[trial] for trial in common) if common else 0.0 for each in held)
+    return own, others
 
 
 def fixed_grid(trials: Sequence[Trial], protocol: Protocol) -> int:
@@ -114,7 +132,7 @@ def find_threshold(trials: Sequence[Trial], protocol: Protocol) -> Threshold:
     seen, others = observations_by_rate(trials, protocol)
     if protocol.estimator == 1:
         return fit_threshold_v1(seen, axis_of(protocol))
-    return fit_threshold(seen, axis_of(protocol), others)
+    return fit_threshold(seen, axis_of(protocol), others, protocol.estimator)
 
 
 def axis_of(protocol: Protocol) -> Axis:
@@ -141,11 +159,16 @@ def _capacity(trials: Sequence[Trial], at_rate: Sequence[Trial], protocol: Proto
     if protocol.mode == "overload":
         return _overload(at_rate, protocol)
     found = find_threshold(trials, protocol)
+    least, estimate, most = (
+        end if end is None or protocol.mode != "minimize" else least_passing(end, protocol)
+        for end in (found.ci_low, found.estimate, found.ci_high)
+    )
+    assert estimate is not None
     return Capacity(
         kind="least_budget" if protocol.mode == "minimize" else "largest_load",
-        estimate=found.estimate,
-        ci_low=found.ci_low,
-        ci_high=found.ci_high,
+        estimate=estimate,
+        ci_low=least,
+        ci_high=most,
         confidence=found.confidence,
         status=found.status.value,
         parameter=protocol.parameter,
@@ -178,9 +201,19 @@ def student(values: Sequence[float], confidence: float) -> tuple[float | None, f
     return mean - half, mean + half
 
 
-def _reported_at(capacity: Capacity, protocol: Protocol) -> float:
-    """The axis value nearest to which the summary's metrics are taken."""
-    return float(protocol.at or 0) if protocol.mode in ("at", "overload") else capacity.estimate
+def least_passing(threshold: float, protocol: Protocol) -> float:
+    """The least multiple of the unit at or above a threshold, which lies between failing and passing values."""
+    # Less a little: a threshold that is a multiple but for rounding passes itself.
+    multiple = math.ceil(threshold / protocol.unit - 1e-9) * protocol.unit
+    return float(min(max(multiple, protocol.unit), protocol.limits[1]))
+
+
+def _reported_at(capacity: Capacity, protocol: Protocol, tried: Sequence[int]) -> int:
+    """The value at which metrics are reported: nearest to the capacity; under --minimize, one that passes."""
+    if protocol.mode == "minimize":
+        return min((at for at in tried if at >= capacity.estimate), default=max(tried))
+    wanted = float(protocol.at or 0) if protocol.mode in ("at", "overload") else capacity.estimate
+    return min(tried, key=lambda at: abs(at - wanted))
 
 
 def _merit(trials: Sequence[Trial], rate: float, protocol: Protocol) -> tuple[float, float, float]:
@@ -195,14 +228,14 @@ def _merit(trials: Sequence[Trial], rate: float, protocol: Protocol) -> tuple[fl
 
 
 def rate_window(trials: Sequence[Trial], best: float | None, protocol: Protocol) -> RateWindow | None:
-    """The rates that work, judged on the points and seeds that all rates have in common."""
+    """The rates that work: that held at least half as many as the best of the trials that both have."""
     if best is None:
         return None
     tried = tuple(sorted({t.learning_rate for t in trials if t.learning_rate is not None}))
-    points_by_rate = {r: {(t.at, t.seed) for t in trials if t.learning_rate == r} for r in tried}
-    common = set.intersection(*points_by_rate.values())
-    shared = [t for t in trials if (t.at, t.seed) in common]
-    merit = {r: _merit(shared, r, protocol)[0] for r in tried}
-    working = tuple(r for r in tried if merit[r] > 0 and merit[r] >= merit[best] / 2)
-    pruned = tuple(r for r in tried if len(points_by_rate[r]) < len(points_by_rate[best]))
+    points = {r: {(t.at, t.seed) for t in trials if t.learning_rate == r} for r in tried}
+    if protocol.estimator == 1:  # judged on the trials that all rates have
+        trials = [t for t in trials if (t.at, t.seed) in set.intersection(*points.values())]
+    shares = {r: _shares_held(trials, r, best) for r in tried}
+    working = tuple(r for r in tried if shares[r][0] > 0 and shares[r][0] >= shares[r][1] / 2)
+    pruned = tuple(r for r in tried if len(points[r]) < len(points[best]))
     return RateWindow(best=best, tried=tried, working=working, pruned=pruned)

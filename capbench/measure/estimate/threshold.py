@@ -14,6 +14,8 @@ verdicts, what remains is the posterior from the verdicts alone.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -22,8 +24,12 @@ from scipy.special import ndtri
 
 from capbench.measure.estimate.posterior import Observation, Posterior, fit_posterior, pool_posteriors
 
-ESTIMATOR_VERSION = 2
+ESTIMATOR_VERSION = 4
 """Version of the search and of the estimator; the protocol of a document names the one it was made with."""
+
+
+SHARPEST = 0.0135
+"""A scale up to this is that of a step as far as the posterior can tell: it is the second of its values."""
 
 
 class Status(StrEnum):
@@ -62,6 +68,13 @@ class Threshold:
     """Median of the posterior, which may lie beyond the points tried."""
 
     @property
+    def deviation(self) -> float:
+        """Standard deviation of the log midpoint, as the interval gives it; 0 while an end is open."""
+        if self.ci_low is None or self.ci_high is None:
+            return 0.0
+        return math.log(self.ci_high / self.ci_low) / (2 * float(ndtri((1 + self.confidence) / 2)))
+
+    @property
     def relative_half_width(self) -> float:
         """Half of the interval's width as a share of its centre; infinite while an end is open."""
         if self.ci_low is None or self.ci_high is None:
@@ -93,7 +106,10 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> tuple[float
 
 
 def fit_threshold(
-    observations: Sequence[Observation], axis: Axis, others: Sequence[Sequence[Observation]] = ()
+    observations: Sequence[Observation],
+    axis: Axis,
+    others: Sequence[Sequence[Observation]] = (),
+    version: int = ESTIMATOR_VERSION,
 ) -> Threshold:
     """Midpoint of the success curve with its interval.
 
@@ -105,10 +121,10 @@ def fit_threshold(
     posterior = fit_posterior(seen, axis.rising)
     compared = [[o for o in other if o.held is not None] for other in others]
     rest = [fit_posterior(other, axis.rising) for other in compared if other]
-    return _threshold(pool_posteriors(posterior, rest) if rest else posterior, seen, axis)
+    return _threshold(pool_posteriors(posterior, rest) if rest else posterior, seen, axis, version >= 4)
 
 
-def _threshold(posterior: Posterior, seen: Sequence[Observation], axis: Axis) -> Threshold:
+def _threshold(posterior: Posterior, seen: Sequence[Observation], axis: Axis, resolution: bool) -> Threshold:
     """The threshold that a posterior gives, with an end open where no trial limits it."""
     tail = (1 - axis.confidence) / 2
     low, middle, high = (math.exp(posterior.quantile(p)) for p in (tail, 0.5, 1 - tail))
@@ -118,6 +134,8 @@ def _threshold(posterior: Posterior, seen: Sequence[Observation], axis: Axis) ->
     below = [o.at for o in seen if o.held == axis.rising]
     ends = min(max(low, axis.low), axis.high), min(max(high, axis.low), axis.high)
     # Where the midpoint lies beyond a last point that most trials do not place below it, the nearer end is taken.
+    if resolution:
+        ends = _widened(ends, above, below, posterior.steepness)
     estimate = ends[0] if middle > top else ends[1] if middle < bottom else middle
     found = Threshold(
         min(max(estimate, bottom), top),
@@ -131,10 +149,27 @@ def _threshold(posterior: Posterior, seen: Sequence[Observation], axis: Axis) ->
     if (not below or middle > top) and above.count(top) > below.count(top):
         limit = Limit.AXIS if top >= axis.high else Limit.SEARCH
         # Beyond the last point there are no trials: the lower end is that of the posterior up to it.
-        low = min(math.exp(posterior.quantile(tail, below=math.log(top))), top)
+        low = max(min(math.exp(posterior.quantile(tail, below=math.log(top))), top), axis.low)
         return replace(found, estimate=top, ci_low=low, ci_high=None, status=Status.AT_LEAST, limited_by=limit)
     if (not above or middle < bottom) and below.count(bottom) > above.count(bottom):
         limit = Limit.AXIS if bottom <= axis.low else Limit.SEARCH
-        high = max(math.exp(posterior.quantile(1 - tail, above=math.log(bottom))), bottom)
+        high = min(max(math.exp(posterior.quantile(1 - tail, above=math.log(bottom))), bottom), axis.high)
         return replace(found, estimate=bottom, ci_low=None, ci_high=high, status=Status.BELOW, limited_by=limit)
     return found
+
+
+def _widened(
+    ends: tuple[float, float], above: Sequence[int], below: Sequence[int], steepness: float
+) -> tuple[float, float]:
+    """An interval that has in it the gap between two tried values where the whole transition may lie in that gap.
+
+    There the posterior says how a logistic curve would go through the gap, and not how this one does.
+    """
+    n_above, n_below = Counter(above), Counter(below)
+    tried = sorted(n_above.keys() | n_below.keys())
+    first, last = bisect_left(tried, ends[0]) - 1, bisect_right(tried, ends[1])
+    near = tried[max(first, 0) : last + 1]
+    low = max((at for at in near if n_above[at] >= n_below[at]), default=math.inf)
+    high = min((at for at in near if n_below[at] >= n_above[at] and at > low), default=0)
+    is_resolved = high <= low or (math.log(high / low) <= steepness and steepness > SHARPEST)
+    return ends if is_resolved else (min(ends[0], low), max(ends[1], high))

@@ -18,6 +18,12 @@ Span = float | Range
 """What was published: a number, or the ends of a range."""
 
 
+Group = Literal["published", "notes", "own", "check"]
+"""Claims that are counted together: stated by the authors, drawn from their text or tables, asked by capbench, or true
+by construction and not counted."""
+GROUP_OF: dict[str, Group] = {"paper": "published", "code": "published", "derived": "notes", "protocol": "own"}
+
+
 class Claim(TomlModel):
     """A statement of a paper that measurements can contradict."""
 
@@ -25,7 +31,14 @@ class Claim(TomlModel):
     claim: str = Field(min_length=1, description="what is claimed, in one line")
     pedigree: Literal["paper", "code", "derived", "protocol"] = Field(description="of the published side")
     where: str = Field(min_length=1, description="where it is published: arXiv number, table, figure")
+    group: Group | None = Field(None, description="how it is counted; default: by its pedigree")
     not_shown: str = Field("", description="why it cannot be shown here, if it cannot")
+    headline: str = Field("", description="a short statement of it for the index, if it is among those listed there")
+
+    @property
+    def counted_as(self) -> Group:
+        """The group in which it is counted."""
+        return self.group or GROUP_OF[self.pedigree]
 
     def sweep_ids(self) -> tuple[str, ...]:
         """The ids of its sweeps."""
@@ -66,6 +79,9 @@ class ValueClaim(OneSweep):
     kind: Literal["value"]
     published: Span
     within: float = Field(0.0, ge=0, description="largest distance from it that counts as agreement")
+    over_seeds: Literal["mean", "least", "largest"] = Field(
+        "mean", description="least or largest: the value of one seed, for papers where a success of any seed counts"
+    )
 
 
 class TrendClaim(OneSweep):
@@ -75,6 +91,7 @@ class TrendClaim(OneSweep):
     x: str
     across: StringTuple = Field((), description="values of x that replace {} in y, if x is not a field of the runs")
     expected: Literal["rises", "falls", "flat", "peaks inside", "dips inside"]
+    ceiling: float | None = Field(None, description="from here on values cannot differ, and are no evidence")
     within: float | None = Field(None, gt=0, description="largest change that counts as flat")
 
     @model_validator(mode="after")
@@ -101,6 +118,7 @@ class LargerClaim(OneSweep):
     than_only: PointFilter | None = Field(None, description="default: the same points")
     than_y: str = Field("", description="default: the same quantity")
     factor: float = Field(1.0, gt=0)
+    ceiling: float | None = Field(None, description="from here on values cannot differ, and are no evidence")
 
     @model_validator(mode="after")
     def _sides_differ(self) -> LargerClaim:
@@ -132,7 +150,7 @@ class FitClaim(Claim):
     per: str = Field("", description="y is its slope in this field, over the points that share x")
     only: PointFilter = Field({}, description="only points with these values")
     form: str = Field(description="as capbench fit names it: proportional, linear, power, x log x")
-    parameter: str = Field(description="of the form; or r_squared")
+    parameter: str = Field(description="of the form; or r_squared, held_out_error")
     published: Span
     within: float = Field(0.0, ge=0)
 

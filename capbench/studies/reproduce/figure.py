@@ -28,6 +28,7 @@ class Figure(TomlModel):
     bound: StringTuple = Field((), description="ids of bounds drawn as dashed lines")
     published: bool = Field(False, description="whether published tables of the same sweeps and y are drawn too")
     form: str = Field("", description="the form drawn through points; default: the one that predicts best")
+    headline: bool = Field(False, description="whether the index shows it")
     x_title: str = ""
     y_title: str = ""
     log_x: bool = False

@@ -11,6 +11,7 @@ from statistics import median
 from capbench.documents.expressions import expand_braces
 from capbench.documents.text import number
 from capbench.errors import UserError
+from capbench.studies.fit import FormFit
 from capbench.studies.reproduce.claim_text import published_text, short_name, value_text
 from capbench.studies.reproduce.claims import (
     Claim,
@@ -29,6 +30,8 @@ from capbench.studies.reproduce.verdict import (
     Verdict,
     are_ordered_alike,
     judge_flat,
+    judge_inside,
+    judge_larger,
     judge_positive,
     judge_rising,
     judge_value,
@@ -101,19 +104,30 @@ def _judge_table(claim: TableClaim, data: Reproduction) -> MeasuredSide:
     text = f"largest difference {gap:.3f}: {number(worst.ours.value)} at {worst.label}{count}"
     if gap <= claim.within:
         return MeasuredSide(text, Verdict.AGREES, tuple(rows))
-    is_alike = are_ordered_alike([row.published for row in rows], [row.ours.value for row in rows])
+    is_alike = are_ordered_alike([row.published for row in rows], [row.ours.value for row in rows]) and _is_spread(rows)
     return MeasuredSide(text, Verdict.IN_DIRECTION if is_alike else Verdict.DOES_NOT, tuple(rows))
+
+
+def _is_spread(rows: Sequence[TableRow]) -> bool:
+    """Whether the values at the largest and at the smallest published number are shown to differ as published."""
+    low, *_, high = sorted(rows, key=lambda row: row.published)
+    return judge_positive(difference(high.ours, low.ours)) is Verdict.AGREES
 
 
 @_judge.register
 def _judge_value(claim: ValueClaim, data: Reproduction) -> MeasuredSide:
     found = _mean_over(data, claim.sweep, claim.only, claim.y)
+    if claim.over_seeds != "mean":
+        if not found.by_seed:
+            raise NotShown(f"{claim.y} has no value per seed")
+        extreme = min if claim.over_seeds == "least" else max
+        found = MeasuredValue.exactly(extreme(found.by_seed.values()))
     return MeasuredSide(value_text(found), judge_value(found, claim.published, claim.within))
 
 
 @_judge.register
 def _judge_trend(claim: TrendClaim, data: Reproduction) -> MeasuredSide:
-    line = _trend_line(data, claim)
+    line = _below_ceiling(_trend_line(data, claim), claim)
     if len(line) < (3 if "inside" in claim.expected else 2):
         raise NotShown(f"{len(line)} values of {claim.x} show no trend")
     (start, first), (stop, last) = line[0], line[-1]
@@ -127,6 +141,18 @@ def _judge_trend(claim: TrendClaim, data: Reproduction) -> MeasuredSide:
     return MeasuredSide(text, judge_rising(values if claim.expected == "rises" else values[::-1]))
 
 
+def _below_ceiling(line: list[tuple[float, MeasuredValue]], claim: TrendClaim) -> list[tuple[float, MeasuredValue]]:
+    """The line without points at the ceiling, but for the first of several in a row: they cannot differ."""
+    if claim.ceiling is None:
+        return line
+    is_high = [value.value >= claim.ceiling for _, value in line]
+    if all(is_high):
+        raise NotShown(f"every point is at the ceiling of {number(claim.ceiling)}, where none can differ")
+    if claim.expected == "falls":  # of the first ones at the ceiling, the last counts
+        return [pair for i, pair in enumerate(line) if not (is_high[i] and all(is_high[: i + 2]))]
+    return [pair for i, pair in enumerate(line) if not (is_high[i] and i and all(is_high[i - 1 :]))]
+
+
 def _judge_extreme(line: Sequence[tuple[float, MeasuredValue]], claim: TrendClaim, sign: int) -> MeasuredSide:
     """Whether the extreme value is inside, and beyond both ends."""
     at, extreme = max(line, key=lambda pair: sign * pair[1].value)
@@ -135,20 +161,19 @@ def _judge_extreme(line: Sequence[tuple[float, MeasuredValue]], claim: TrendClai
         f"{value_text(extreme)} at {short_name(claim.x)} = {number(at)}; "
         f"{value_text(ends[0])} and {value_text(ends[1])} at the ends"
     )
-    if any(extreme is end for end in ends):
-        return MeasuredSide(text, Verdict.DOES_NOT)
-    gaps = [difference(extreme, end) if sign > 0 else difference(end, extreme) for end in ends]
-    return MeasuredSide(text, min((judge_positive(gap) for gap in gaps), key=list(Verdict)[::-1].index))
+    return MeasuredSide(text, judge_inside([value for _, value in line], sign))
 
 
 @_judge.register
 def _judge_larger(claim: LargerClaim, data: Reproduction) -> MeasuredSide:
     sweep, only, y = claim.other()
     one, other = _mean_over(data, claim.sweep, claim.only, claim.y), _mean_over(data, sweep, only, y)
+    if claim.ceiling is not None and min(one.value, other.value) >= claim.ceiling:
+        raise NotShown(f"{value_text(one)} and {value_text(other)}: both at the ceiling, where neither can differ")
     gap = difference(one, other.times(claim.factor))
     factor = "" if claim.factor == 1 else f"{number(claim.factor)} × "
     text = f"{value_text(one)} against {factor}{value_text(other)}; difference {value_text(gap)}"
-    return MeasuredSide(text, judge_positive(gap))
+    return MeasuredSide(text, judge_larger(one, other, claim.factor))
 
 
 @_judge.register
@@ -158,16 +183,21 @@ def _judge_fit(claim: FitClaim, data: Reproduction) -> MeasuredSide:
     text = f"R² {fit.r_squared:.4f}, held-out error {fit.held_out_error:.1%} over {len(report.points)} points"
     if best.form != fit.form:
         text += f" ({best.form}: {best.held_out_error:.1%})"
-    if claim.parameter == "r_squared":
-        found = MeasuredValue(fit.r_squared, fit.r_squared, fit.r_squared)
-    else:
-        estimate = next((p for p in fit.parameters if p.name == claim.parameter), None)
-        if estimate is None:
-            names = ", ".join([*(p.name for p in fit.parameters), "r_squared"])
-            raise NotShown(f"{fit.form} has no parameter {claim.parameter!r}; it has {names}")
-        found = MeasuredValue(estimate.value, estimate.ci_low, estimate.ci_high)
+    found = _fitted_value(fit, claim.parameter)
     verdict = judge_value(found, claim.published, claim.within)
     return MeasuredSide(f"{claim.parameter} = {value_text(found)}; {text}", verdict)
+
+
+def _fitted_value(fit: FormFit, parameter: str) -> MeasuredValue:
+    """A parameter of a fit with its interval, or how well it fits."""
+    quality = {"r_squared": fit.r_squared, "held_out_error": fit.held_out_error}
+    if parameter in quality:
+        return MeasuredValue(quality[parameter], quality[parameter], quality[parameter])
+    estimate = next((p for p in fit.parameters if p.name == parameter), None)
+    if estimate is None:
+        names = ", ".join([*(p.name for p in fit.parameters), *quality])
+        raise NotShown(f"{fit.form} has no parameter {parameter!r}; it has {names}")
+    return MeasuredValue(estimate.value, estimate.ci_low, estimate.ci_high)
 
 
 @_judge.register
@@ -181,7 +211,8 @@ def _judge_ratio(claim: RatioClaim, data: Reproduction) -> MeasuredSide:
     if claim.least is not None:
         if all(ratio.floor >= claim.least for ratio in ratios):
             return MeasuredSide(text, Verdict.AGREES)
-        return MeasuredSide(text, Verdict.IN_DIRECTION if least.value >= claim.least else Verdict.DOES_NOT)
+        is_below = any(ratio.ceiling < claim.least for ratio in ratios)
+        return MeasuredSide(text, Verdict.DOES_NOT if is_below else Verdict.NO_DIFFERENCE)
     assert claim.published is not None
     low, high = claim.published
     if low <= least.value and most.value <= high:

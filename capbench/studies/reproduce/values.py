@@ -44,6 +44,11 @@ class MeasuredValue:
         values = list(by_seed.values())
         return cls(fmean(values), *student(values, CONFIDENCE), by_seed)
 
+    @classmethod
+    def exactly(cls, value: float) -> MeasuredValue:
+        """A value with an interval of no width."""
+        return cls(value, value, value)
+
     @property
     def floor(self) -> float:
         """The lower end, -inf if it is open."""
@@ -87,7 +92,7 @@ def evaluate_at(point: PointRecord, expression: str) -> MeasuredValue:
         )
     value = evaluate(expression, _lookup(point, {}))
     if point.capacity is None or not names & set(SEARCHED):
-        return MeasuredValue(value, value, value)
+        return MeasuredValue.exactly(value)
     ends = [evaluate(expression, _lookup(point, end)) if end else None for end in _ends(point.capacity)]
     known = [end for end in ends if end is not None]
     low = min((end for end in known if end <= value), default=None)

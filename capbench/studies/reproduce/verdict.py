@@ -2,9 +2,10 @@
 
 agrees               the measured value is within the tolerance of the claim, or its interval contains the published
                      value
-agrees in direction  the estimates follow the published trend, but not as far, or not beyond the variation between seeds
-does not             they do not
-not shown here       the data cannot decide: there are no points, or the interval is too wide
+agrees in direction  the published direction is shown beyond the variation between seeds, but not the published value
+no difference shown  the interval contains both the claim and its opposite
+does not             the opposite is shown
+not shown here       the data cannot decide: there are no points, they are at the ceiling, or there is no interval
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Verdict(StrEnum):
 
     AGREES = "agrees"
     IN_DIRECTION = "agrees in direction"
+    NO_DIFFERENCE = "no difference shown"
     DOES_NOT = "does not"
     NOT_SHOWN = "not shown here"
 
@@ -52,28 +54,48 @@ def judge_value(found: MeasuredValue, published: Span, within: float) -> Verdict
 
 
 def judge_positive(gap: MeasuredValue) -> Verdict:
-    """Whether a difference is above zero."""
+    """Whether a difference is shown to be above zero, or below it."""
     if gap.floor > 0:
         return Verdict.AGREES
-    return Verdict.IN_DIRECTION if gap.value > 0 else Verdict.DOES_NOT
+    return Verdict.DOES_NOT if gap.ceiling < 0 else Verdict.NO_DIFFERENCE
+
+
+def judge_larger(one: MeasuredValue, other: MeasuredValue, factor: float) -> Verdict:
+    """Whether one value is more than a factor times another; in direction where it is larger, but not by as much."""
+    found = judge_positive(difference(one, other.times(factor)))
+    if found is Verdict.AGREES or factor <= 1:
+        return found
+    return Verdict.IN_DIRECTION if judge_positive(difference(one, other)) is Verdict.AGREES else found
 
 
 def judge_rising(values: Sequence[MeasuredValue]) -> Verdict:
     """Whether the last value is above the first, and no value is below the one before it."""
-    rise = difference(values[-1], values[0])
+    rises = judge_positive(difference(values[-1], values[0]))
     has_fall = any(difference(b, a).ceiling < 0 for a, b in itertools.pairwise(values))
-    if rise.floor > 0 and not has_fall:
-        return Verdict.AGREES
-    is_rising = rise.value > 0 and are_ordered_alike(range(len(values)), [value.value for value in values])
-    return Verdict.IN_DIRECTION if is_rising else Verdict.DOES_NOT
+    if rises is not Verdict.AGREES or not has_fall:
+        return rises
+    is_alike = are_ordered_alike(range(len(values)), [value.value for value in values])
+    return Verdict.IN_DIRECTION if is_alike else Verdict.DOES_NOT
 
 
 def judge_flat(values: Sequence[MeasuredValue], within: float) -> Verdict:
-    """Whether every value is within the tolerance of the first."""
+    """Whether every value is shown to be within the tolerance of the first."""
     gaps = [difference(value, values[0]) for value in values[1:]]
     if all(-within <= gap.floor and gap.ceiling <= within for gap in gaps):
         return Verdict.AGREES
-    return Verdict.IN_DIRECTION if all(abs(gap.value) <= within for gap in gaps) else Verdict.DOES_NOT
+    if any(gap.floor > within or gap.ceiling < -within for gap in gaps):
+        return Verdict.DOES_NOT
+    return Verdict.NO_DIFFERENCE
+
+
+def judge_inside(line: Sequence[MeasuredValue], sign: int) -> Verdict:
+    """Whether some value inside the line is shown to be beyond both ends."""
+    extreme = max(line[1:-1], key=lambda value: sign * value.value)
+    found = [
+        judge_positive(difference(extreme, end) if sign > 0 else difference(end, extreme))
+        for end in (line[0], line[-1])
+    ]
+    return max(found, key=list(Verdict).index)
 
 
 def are_ordered_alike(one: Sequence[float], other: Sequence[float]) -> bool:

@@ -28,7 +28,9 @@ def rebuild(result: Result, registry: Registry) -> Request:
     # The plugins are those of the document's fields, so that a command that names others is found. Where trials are
     # computed is never up to the document: its command could name a cluster.
     names = {"task": result.task.name, "arch": result.architecture.name, "solver": result.solver.name}
-    options = RunOptions(**{**stated, **names}, compile_mode="off")
+    # As it was trained: what long training comes to is not the same for compiled and eager steps.
+    is_compiled = any(trial.compiled for trial in result.trials)
+    options = RunOptions(**{**stated, **names}, compile_mode="on" if is_compiled else "off")
     return Request(
         task=_configured("task", result.task, registry.tasks, options.preset),
         architecture=_configured("architecture", result.architecture, registry.architectures, options.preset),
@@ -68,6 +70,8 @@ def _configured(kind: str, stated: PluginRef, installed: Mapping[str, Provided[P
     """The installed plugin of that name with the document's fields; raises CannotRepeat if its code differs."""
     distribution, _, version = stated.plugin.rpartition(" ")
     remedy = f"install it: pip install '{distribution}=={version}'"
+    if version.startswith("sha256:"):
+        remedy = f"name the file: --plugin {distribution}"
     if stated.name not in installed:
         raise CannotRepeat(f"the {kind} {stated.name!r} of {stated.plugin} is not installed; {remedy}")
     found = configure(installed[stated.name], preset, stated.params)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -17,9 +18,10 @@ from capbench.measure.estimate.summary import summarise
 from capbench.measure.request import Request
 from capbench.measure.run import execute
 from capbench.measure.session import NullListener, Session
-from capbench.measure.settle import settled_capacity, with_selection
+from capbench.measure.settle import chosen_training, settled_capacity, with_selection
 from capbench.registry.registry import Registry
 from capbench.store.store import Store
+from capbench.studies.verify.selection import check_selection
 
 ROUNDING_TOLERANCE = 1e-6
 """Relative difference that is allowed between two results of the same arithmetic."""
@@ -63,6 +65,11 @@ def check_summaries(result: Result) -> list[str]:
     summary = summarise(result.trials, result.protocol)
     capacity = summary.capacity
     if result.selection is not None:
+        if not result.selection.trials or any(trial.limit is None for trial in result.selection.trials):
+            return ["selection.trials: every trial of the selection states the most steps it was allowed"]
+        picked = list(check_selection(result.selection, result))
+        if picked:
+            return picked
         capacity = settled_capacity(capacity, result.selection, result.protocol)
     bits = summary.metrics.get(BITS, 0.0)
     pairs: list[tuple[str, JsonValue, JsonValue]] = [
@@ -78,8 +85,25 @@ def check_summaries(result: Result) -> list[str]:
         ("bits_per_parameter", result.bits_per_parameter, bits / result.n_parameters),
         ("rates", _plain(result.rates), _plain(summary.rates)),
     ]
+    if result.selection is not None:
+        rate, steps = chosen_training(result.selection, result.protocol)
+        pairs += [
+            ("protocol.learning_rates", _plain(result.protocol.learning_rates), [rate]),
+            ("protocol.steps", result.protocol.steps, steps),
+        ]
     found = [line for name, stated, derived in pairs for line in differences(name, stated, derived)]
-    return found + [line for trial in result.trials for line in _contradictions(trial, result)]
+    return found + _disorder(result) + [line for trial in result.trials for line in _contradictions(trial, result)]
+
+
+def _disorder(result: Result) -> list[str]:
+    """Findings where trials are not in the order of a document, or stated twice."""
+    findings = []
+    parts = {"trials": result.trials, "constructed.trials": result.constructed.trials if result.constructed else ()}
+    for name, trials in parts.items():
+        places = [(trial.at, trial.seed, trial.learning_rate or 0.0) for trial in trials]
+        if any(before >= after for before, after in pairwise(places)):
+            findings.append(f"{name}: they stand once each, in the order of load, seed and rate; got another order")
+    return findings
 
 
 def _unknown_rate(trial: Trial, result: Result) -> Iterator[str]:
@@ -121,10 +145,14 @@ def check_selection_keys(result: Result, session: Session) -> list[str]:
     for limit in sorted({trial.limit or 0 for trial in trials}):
         if not limit:
             return ["selection.trials: every trial of the selection states the most steps it was allowed"]
-        options = session.request.options.replaced(steps=limit)
-        limited = replace(session, request=replace(session.request, options=options))
-        findings += check_keys([trial for trial in trials if trial.limit == limit], limited)
+        findings += check_keys([trial for trial in trials if trial.limit == limit], with_steps(session, limit))
     return findings
+
+
+def with_steps(session: Session, steps: int) -> Session:
+    """A session of the same request with another number of steps, as trials of the selection have it."""
+    options = session.request.options.replaced(steps=steps)
+    return replace(session, request=replace(session.request, options=options), trials=[])
 
 
 def replay(result: Result, request: Request, registry: Registry, folder: Path) -> list[str]:
@@ -141,6 +169,11 @@ def replay(result: Result, request: Request, registry: Registry, folder: Path) -
         for name in DERIVED
         for line in differences(name, _plain(getattr(result, name)), _plain(getattr(derived, name)))
     ]
+    if result.architecture.family:  # older documents have none
+        families = result.architecture.family, derived.architecture.family
+        findings += differences("architecture.family", *families)
+    sizes = result.architecture.state_size, derived.architecture.state_size
+    findings += differences("architecture.state_size", *sizes)
     findings += differences("timing.grid_trials", result.timing.grid_trials, derived.timing.grid_trials)
     extra = len(result.trials) - len(derived.trials)
     if extra:

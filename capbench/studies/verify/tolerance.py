@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from math import comb
 
 from capbench.documents.result import Result, Trial, TrialStatus
 from capbench.studies.verify.replay import ROUNDING_TOLERANCE, trial_name
@@ -33,6 +34,31 @@ def tolerance_text(is_same_kind: bool, result: Result) -> str:
         f"another kind of machine: equal verdicts or {metric} within {METRIC_TOLERANCE:g}, every metric within "
         f"{RELATIVE_TOLERANCE:.0%}, for all but {MAX_DEVIATING_SHARE:.3g} of the sample"
     )
+
+
+CHANGED_EXAMPLES = (1, 10)
+"""Numbers of changed trials for which the chance to find them is stated."""
+
+
+def chance_of_finding(n_trials: int, n_sampled: int, n_changed: int, n_allowed: int) -> float:
+    """The probability that a random sample has more changed trials than may deviate (hypergeometric)."""
+    missed = sum(
+        comb(n_changed, found) * comb(n_trials - n_changed, n_sampled - found)
+        for found in range(min(n_allowed, n_sampled) + 1)
+        if n_sampled - found >= 0
+    )
+    return 1.0 - missed / comb(n_trials, n_sampled)
+
+
+def chance_text(parts: Sequence[int], n_sample: int, n_allowed: int) -> str:
+    """How likely changed metrics are found: of the part of the document (trials, selection, …) where it is least."""
+    if not parts or not n_sample:
+        return "no trial was run again: changed metrics from which the summaries follow are not found"
+    texts = []
+    for n_changed in CHANGED_EXAMPLES:
+        found = (chance_of_finding(n, min(n_sample, n), min(n_changed, n), n_allowed) for n in parts)
+        texts.append(f"{100 * min(found):.0f} % if {n_changed} {'trial was' if n_changed == 1 else 'trials were'}")
+    return f"chance that this sample finds metrics changed beyond the tolerance: {', '.join(texts)}"
 
 
 def _is_equal(stated: Trial, again: Trial) -> bool:

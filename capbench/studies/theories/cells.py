@@ -1,0 +1,123 @@
+"""Measured cells: documents of records and of the store, with the task and the architecture that they state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from capbench.contract.architecture import Architecture
+from capbench.contract.task import Task
+from capbench.documents.result import Result, TrialStatus
+from capbench.documents.strict_json import read_result
+from capbench.documents.text import number
+from capbench.errors import BadDocument, UserError
+from capbench.measure.theory import measured_values
+from capbench.registry.registry import Registry
+from capbench.registry.settings import configure
+from capbench.store.queries import StoreQuery
+from capbench.store.store import Store, existing_store
+from capbench.studies.records import MISSING, PUBLISHED
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measured result, and what a bound is evaluated on."""
+
+    result: Result
+    task: Task
+    architecture: Architecture
+    load: int
+    """The load at which bounds are evaluated: the capacity, or the load that was given."""
+    measured: dict[str, float]
+    created: str | None = None
+    """When the store got it, in UTC; None for a record file, which has no date."""
+
+    @property
+    def label(self) -> str:
+        """The pair, the size and the run."""
+        result = self.result
+        pair = f"{result.task.name} × {result.architecture.name}"
+        return f"{pair}, {number(result.n_parameters)} parameters, run {result.run_id}"
+
+    @property
+    def is_held(self) -> bool:
+        """Whether any trial held its facts, so that a size is known to be enough for them."""
+        return any(trial.status is TrialStatus.HELD for trial in self.result.trials)
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether the capacity is known from both sides."""
+        return self.result.capacity.status == "estimated"
+
+    @property
+    def series(self) -> str:
+        """What cells of one series share: all but their sizes, which are whole numbers, and fields of the training."""
+        result = self.result
+        task = {name: value for name, value in result.task.params.items() if not _is_whole(value)}
+        arch = {name: value for name, value in result.architecture.params.items() if isinstance(value, str | bool)}
+        fields = [f"task.{n}={v}" for n, v in task.items()] + [f"arch.{n}={v}" for n, v in arch.items()]
+        names = (result.task.name, result.architecture.name, result.solver.name, result.protocol.name)
+        return " ".join([*names, result.capacity.kind, str(result.protocol.criterion), *fields])
+
+
+def measured_results(records: Path | None) -> Iterator[tuple[Result, str | None]]:
+    """The records of a folder; without one, the published records where they are, and the runs of the store."""
+    if records is not None:
+        yield from record_results(records)
+        return
+    if PUBLISHED.is_dir():
+        yield from record_results(PUBLISHED)
+    store = existing_store()
+    if store is not None:
+        yield from store_results(store)
+
+
+def record_results(folder: Path) -> Iterator[tuple[Result, None]]:
+    """The result of every record file in a folder and its subfolders."""
+    if not folder.is_dir():
+        raise BadDocument(f"{folder}: must be a folder of records; `capbench suite NAME --out {folder}` writes one")
+    for path in sorted(folder.rglob("*.json")):
+        if path.name != MISSING:
+            yield read_result(path), None
+
+
+def store_results(store: Store) -> Iterator[tuple[Result, str]]:
+    """Every run of the store with its date."""
+    return ((run.result, run.created) for run in store.find_runs(StoreQuery()))
+
+
+def read_cells(
+    results: Iterable[tuple[Result, str | None]],
+    registry: Registry,
+    task: str | None = None,
+    architecture: str | None = None,
+) -> tuple[list[Cell], list[str]]:
+    """The cells of a task and an architecture, each run once, and why others cannot be judged here."""
+    cells: dict[str, Cell] = {}
+    left_out: dict[str, str] = {}
+    for result, created in results:
+        if task not in (None, result.task.name) or architecture not in (None, result.architecture.name):
+            continue
+        try:
+            cells.setdefault(result.run_id, _cell(result, registry, created))
+        except UserError as error:
+            left_out[result.run_id] = f"run {result.run_id}: {error}"
+    return list(cells.values()), list(left_out.values())
+
+
+def _cell(result: Result, registry: Registry, created: str | None) -> Cell:
+    """A result with its plugins as it states them: their fields decide, not the version of their code."""
+    task = configure(registry.task(result.task.name), result.protocol.preset, result.task.params).plugin
+    stated = result.architecture
+    architecture = configure(registry.architecture(stated.name), result.protocol.preset, stated.params).plugin
+    held = [trial.load for trial in result.trials if trial.status is TrialStatus.HELD]
+    values = {**result.data, **result.metrics, "bits_per_parameter": result.bits_per_parameter}
+    load, measured = measured_values(result.capacity, result.protocol.at, values, max(held, default=None))
+    return Cell(result, task, architecture, load, measured, created)
+
+
+def _is_whole(value: JsonValue) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
