@@ -1,6 +1,7 @@
 """How many facts can a neural architecture hold, how sure are we, and how close is that to theory?
 
-The names below are all that a plugin needs, and `run` and `load` for notebooks. Each is imported when it is first
+The names below are all that a plugin needs, and `run`, `sweep`, `fit`, `runs` and `load` for
+notebooks. Each is imported when it is first
 used, so that `import capbench` is quick; none of them imports torch before it is called.
 """
 
@@ -9,8 +10,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from capbench.api import Run as Run
+    from capbench.api import Sweep as Sweep
+    from capbench.api import fit as fit
     from capbench.api import load as load
     from capbench.api import run as run
+    from capbench.api import runs as runs
+    from capbench.api import sweep as sweep
     from capbench.contract.architecture import Architecture as Architecture
     from capbench.contract.architecture import Heads as Heads
     from capbench.contract.bound import D_K as D_K
@@ -22,6 +27,8 @@ if TYPE_CHECKING:
     from capbench.contract.bound import Kind as Kind
     from capbench.contract.bound import Pedigree as Pedigree
     from capbench.contract.hookspecs import hookimpl as hookimpl
+    from capbench.contract.mixer import Mixer as Mixer
+    from capbench.contract.mixer import PairScorer as PairScorer
     from capbench.contract.plugin import Plugin as Plugin
     from capbench.contract.shapes import find_shapes as find_shapes
     from capbench.contract.signatures import Lookup as Lookup
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     from capbench.contract.solver import GradientSolver as GradientSolver
     from capbench.contract.solver import Solver as Solver
     from capbench.contract.task import Criterion as Criterion
+    from capbench.contract.task import Facts as Facts
     from capbench.contract.task import Problem as Problem
     from capbench.contract.task import Recipe as Recipe
     from capbench.contract.task import Task as Task
@@ -44,15 +52,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "api": ("Run", "load", "run"),
+    "api": ("Run", "Sweep", "fit", "load", "run", "runs", "sweep"),
     "contract.architecture": ("Architecture", "Heads"),
     "contract.bound": ("D_K", "FACTS", "Bound", "BoundValue", "CalibrationCell", "ExactBound", "Kind", "Pedigree"),
     "contract.hookspecs": ("hookimpl",),
+    "contract.mixer": ("Mixer", "PairScorer"),
     "contract.plugin": ("Plugin",),
     "contract.shapes": ("find_shapes",),
     "contract.signatures": ("Lookup", "Recall", "Relation", "Signature"),
     "contract.solver": ("ConstructiveSolver", "GradientSolver", "Solver"),
-    "contract.task": ("Criterion", "Problem", "Recipe", "Task"),
+    "contract.task": ("Criterion", "Facts", "Problem", "Recipe", "Task"),
     "errors": ("CannotConstruct", "CapbenchError", "LoadOutOfRange", "NotApplicable", "UnsupportedSignature"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -21,6 +21,7 @@ def bounds_command(ctx: click.Context, at: int | None, as_json: bool) -> None:
     from capbench.measure.request import build_request
     from capbench.measure.theory import compare
     from capbench.report.result_text import bounds_table
+    from capbench.report.terminal import terminal_width
 
     plugins: PluginOptions = ctx.obj
     with plugins_print_to_stderr():
@@ -31,7 +32,8 @@ def bounds_command(ctx: click.Context, at: int | None, as_json: bool) -> None:
     if as_json:
         click.echo(as_json_text(records))
         return
-    click.echo(bounds_table([r for r in records if r.value is not None]) or "no bound applies to this pair")
+    shown = bounds_table([r for r in records if r.value is not None], request.task.plugin.fact, terminal_width())
+    click.echo(shown or "no bound applies to this pair")
     for record in records:
         if record.reason:
             click.echo(plain(f"{record.id} does not apply: {record.reason}"))

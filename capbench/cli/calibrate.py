@@ -30,7 +30,7 @@ COMPUTED = ("device", "executor", "address", "gpus", "trial_timeout", "compile_m
     "--plot",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Draw the measured curves over the exact ones: .png, .svg or .html.",
+    help="Draw the measured curves over the exact ones: .svg, .png, .pdf or .html.",
 )
 @click.option(
     "--write-page",

@@ -12,7 +12,7 @@ from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
 
 @click.command("check")
 @click.argument("target", shell_complete=completion.plugins)
-@click.option("--no-compile", is_flag=True, help="Skip the check of torch.compile, the slowest one.")
+@click.option("--no-compile", is_flag=True, help="Skip the check that a step can be compiled, the slowest one.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_context
 def check_command(ctx: click.Context, target: str, no_compile: bool, as_json: bool) -> None:

@@ -51,7 +51,8 @@ def plugins(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
 
 
 def _names(ctx: click.Context, incomplete: str, hooks: tuple[str, ...]) -> list[str]:
-    files: tuple[Path, ...] = ctx.find_root().params.get("plugin_files") or ()
+    before: tuple[Path, ...] = ctx.find_root().params.get("plugin_files") or ()
+    files = {*before, *getattr(ctx.obj, "files", ())}
     found = {name for path in [*_installed(), *files] for name in plugin_names(path, hooks)}
     return sorted(name for name in found if name.startswith(incomplete))
 

@@ -14,7 +14,8 @@ def list_command(plugins: PluginOptions, as_json: bool) -> None:
     """List tasks, architectures, bounds and solvers, and which pairs fit."""
     from capbench.documents.text import as_json_text
     from capbench.report.catalogue import build_catalogue, catalogue_text
+    from capbench.report.terminal import text_width
 
     with plugins_print_to_stderr():
         found = build_catalogue(plugins.load())
-    click.echo(as_json_text(found) if as_json else catalogue_text(found))
+    click.echo(as_json_text(found) if as_json else catalogue_text(found, text_width()))

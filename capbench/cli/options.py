@@ -11,7 +11,6 @@ from click.core import ParameterSource
 from pydantic.fields import FieldInfo
 
 from capbench.cli import completion
-from capbench.executors.target import ComputeTarget
 from capbench.measure.options import RunOptions, check_options, flag_of, option_of
 
 KEPT = "capbench.run_options"
@@ -24,7 +23,9 @@ def run_options(
 
     def add(command: click.Command) -> click.Command:
         fields = [(name, field) for name, field in RunOptions.model_fields.items() if name in only]
-        command.params[:0] = [_click_option(name, field, name in required) for name, field in fields]
+        command.params[:0] = [
+            option for name, field in fields for option in _click_options(name, field, name in required)
+        ]
         return command
 
     return add
@@ -32,24 +33,24 @@ def run_options(
 
 def typed_options(ctx: click.Context, declared: RunOptions | None = None) -> RunOptions:
     """What a file declares, or the defaults, with what was typed on top."""
-    return check_options({**(dict(declared) if declared else {}), **_typed(ctx)})
+    return check_options({**(dict(declared) if declared else {}), **typed_values(ctx)})
 
 
-def typed_target(ctx: click.Context) -> ComputeTarget:
-    """Where the user wants runs to be computed."""
-    return ComputeTarget(**_typed(ctx))
-
-
-def typed_names(ctx: click.Context) -> set[str]:
-    """The options that the user typed."""
-    return set(_typed(ctx))
-
-
-def _typed(ctx: click.Context) -> dict[str, Any]:
+def typed_values(ctx: click.Context) -> dict[str, Any]:
+    """The options that the user typed, by field; where one was turned on and off, the last word counts."""
     values: dict[str, Any] = ctx.meta.get(KEPT, {})
-    return {
-        name: value for name, value in values.items() if ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
-    }
+    return values
+
+
+def _click_options(name: str, field: FieldInfo, required: bool) -> list[click.Option]:
+    """The option of a field, and the flag that turns it off if it has one."""
+    negation = option_of(field).negation
+    found = [_click_option(name, field, required)]
+    if negation:
+        helped = f"Turn {flag_of(name)} off where a file or a suite turns it on."
+        flag = click.Option([f"no_{name}", negation], is_flag=True, expose_value=False, callback=_turn_off, help=helped)
+        found.append(flag)
+    return found
 
 
 def _click_option(name: str, field: FieldInfo, required: bool) -> click.Option:
@@ -96,5 +97,12 @@ def _without_none(annotation: Any) -> Any:
 
 
 def _keep(ctx: click.Context, option: click.Parameter, value: object) -> object:
-    ctx.meta.setdefault(KEPT, {})[option.name] = value
+    if ctx.get_parameter_source(str(option.name)) is not ParameterSource.DEFAULT:
+        ctx.meta.setdefault(KEPT, {})[option.name] = value
+    return value
+
+
+def _turn_off(ctx: click.Context, flag: click.Parameter, value: bool) -> bool:
+    if value:
+        ctx.meta.setdefault(KEPT, {})[str(flag.name).removeprefix("no_")] = None
     return value

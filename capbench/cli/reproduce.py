@@ -30,7 +30,8 @@ COMPUTED = ("device", "executor", "address", "gpus", "trial_timeout", "dtype", "
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="Where pages go. Default: docs/reproductions if it is there, else reproductions.",
+    help="Where pages go. Default: docs/reproductions if it is there, else reproductions; reproductions-PRESET for "
+    "another preset.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print data and verdicts as JSON and nothing else on stdout.")
 @click.pass_context
@@ -49,7 +50,7 @@ def reproduce_command(
     """
     from capbench.errors import BadSetting, RunFailed
     from capbench.report.progress import show_study
-    from capbench.report.reproduction.page import default_page_folder, write_reproduction
+    from capbench.report.reproduction.page import check_page_folder, default_page_folder, write_reproduction
     from capbench.report.reproduction.text import recipes_text, reproduction_json, reproduction_text
     from capbench.store.store import Store, home
     from capbench.studies.reproduce.recipe import all_recipes, find_recipes
@@ -61,7 +62,8 @@ def reproduce_command(
     if name is not None and every:
         raise BadSetting(f"--all is every recipe; leave {name!r} out, or --all")
     recipes = all_recipes() if name is None else find_recipes(name)
-    plugins, folder = ctx.find_object(PluginOptions) or PluginOptions(), out or default_page_folder()
+    plugins, folder = ctx.find_object(PluginOptions) or PluginOptions(), out or default_page_folder(size)
+    check_page_folder(folder, recipes, size)
     found = []
     with plugins_print_to_stderr(), show_study() as progress:
         registry, store = plugins.load(), Store(home())

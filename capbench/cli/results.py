@@ -3,46 +3,74 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from capbench.cli.shared_options import selection_options
+from capbench.cli.shared_options import (
+    PluginOptions,
+    detail_options,
+    layout_option,
+    plugins_print_to_stderr,
+    selection_options,
+)
 from capbench.store.queries import StoreQuery
+
+if TYPE_CHECKING:
+    from capbench.report.result_text import Detail
 
 
 @click.group("results", invoke_without_command=True)
 @click.option("--trials", "of_trials", is_flag=True, help="List trials instead of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@layout_option
 @selection_options
 @click.pass_context
-def results_command(ctx: click.Context, of_trials: bool, as_json: bool, selection: StoreQuery) -> None:
+def results_command(
+    ctx: click.Context, of_trials: bool, as_json: bool, layout: str | None, selection: StoreQuery
+) -> None:
     """List stored runs, or with --trials stored trials."""
     if ctx.invoked_subcommand is not None:
         return
-    from capbench.documents.text import as_json_text
-    from capbench.report.store_text import runs_text, trials_text
+    from capbench.documents.text import as_json_text, table_as
+    from capbench.report.store_text import MOST_ROWS, run_rows, runs_text, trials_text
     from capbench.store.store import Store, home
 
     store = Store(home())
-    if of_trials or selection.status:
-        trials = store.find_trials(selection)
-        click.echo(as_json_text([each.trial for each in trials]) if as_json else trials_text(trials))
+    if layout:
+        headers, *rows = run_rows(store.find_runs(selection))
+        click.echo(table_as(rows, [str(name) for name in headers], layout))
+    elif of_trials or selection.status:
+        if as_json:
+            click.echo(as_json_text([each.trial for each in store.find_trials(selection)]))
+        else:
+            click.echo(trials_text(*store.latest_trials(selection, MOST_ROWS)))
+    elif as_json:
+        click.echo(as_json_text([run.result for run in store.find_runs(selection)]))
     else:
-        runs = store.find_runs(selection)
-        click.echo(as_json_text([run.result for run in runs]) if as_json else runs_text(runs))
+        click.echo(runs_text(*store.latest_runs(selection, MOST_ROWS)))
 
 
 @results_command.command("show")
 @click.argument("run")
 @click.option("--json", "as_json", is_flag=True, help="Print the result document.")
-def show_command(run: str, as_json: bool) -> None:
-    """Show a stored run, by its id or the start of it."""
+@detail_options
+@click.pass_context
+def show_command(ctx: click.Context, run: str, as_json: bool, detail: Detail) -> None:
+    """Show a stored run, by its id or the start of it; `latest` is the one stored last."""
     from capbench.documents.text import as_json_text
     from capbench.report.result_text import result_text
+    from capbench.report.terminal import print_result, terminal_width
     from capbench.store.store import Store, home
 
     result = Store(home()).find_run(run)
-    click.echo(as_json_text(result) if as_json else result_text(result, "fact"))
+    if as_json:
+        click.echo(as_json_text(result))
+        return
+    plugins = ctx.find_object(PluginOptions) or PluginOptions()
+    with plugins_print_to_stderr():
+        fact = plugins.load().fact_of(result.task.name)
+    print_result(plugins.with_paths(result_text(result, fact, detail, terminal_width())))
 
 
 @results_command.command("delete")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from capbench.cli.options import run_options, typed_options
-from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
+from capbench.cli.shared_options import PluginOptions, detail_options, plugins_print_to_stderr
+
+if TYPE_CHECKING:
+    from capbench.report.result_text import Detail
 
 
 @run_options(required=("task", "arch"))
@@ -15,16 +19,25 @@ from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
 @click.option("--json", "as_json", is_flag=True, help="Print the result document and nothing else on stdout.")
 @click.option("--profile", is_flag=True, help="Print the time per phase to stderr.")
 @click.option("--readings", is_flag=True, help="Print other readings of the same trials side by side.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the curve: .png, .svg or .html.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the curve: .svg, .png, .pdf or .html."
+)
+@click.option("--dry-run", "is_dry", is_flag=True, help="Print what would be trained, and train nothing.")
+@detail_options
 @click.pass_context
-def run_command(ctx: click.Context, as_json: bool, profile: bool, readings: bool, plot: Path | None) -> None:
+def run_command(
+    ctx: click.Context, as_json: bool, profile: bool, readings: bool, plot: Path | None, is_dry: bool, detail: Detail
+) -> None:
     """Measure how many facts an architecture holds."""
     from capbench.documents.text import as_json_text
     from capbench.measure.request import build_request, matched_text
     from capbench.measure.run import execute
     from capbench.report.progress import show_progress
     from capbench.report.result_text import profile_text, readings_text, result_text
+    from capbench.report.study_text import estimates_text
+    from capbench.report.terminal import print_result, terminal_width
     from capbench.store.store import Store, home
+    from capbench.studies.jobs import Job
 
     options = typed_options(ctx)
     if plot:
@@ -37,9 +50,18 @@ def run_command(ctx: click.Context, as_json: bool, profile: bool, readings: bool
         request = build_request(options, registry)
         if options.params or options.match:
             click.echo(matched_text(request), err=True)
-        result = execute(request, registry, Store(home()), listener)
+        if is_dry:
+            estimates = estimates_text(registry, [Job(f"{options.task} × {options.arch}", request)])
+        else:
+            result = execute(request, registry, Store(home()), listener)
+    if is_dry:
+        click.echo(estimates)
+        return
     fact = request.task.plugin.fact
-    click.echo(as_json_text(result) if as_json else result_text(result, fact))
+    if as_json:
+        click.echo(as_json_text(result))
+    else:
+        print_result(plugins.with_paths(result_text(result, fact, detail, terminal_width())))
     if readings and not as_json:
         click.echo("\n" + readings_text(result, fact))
     if profile:

@@ -6,17 +6,18 @@ from pathlib import Path
 
 import click
 
-from capbench.cli.options import run_options, typed_target
+from capbench.cli.options import run_options, typed_options
 from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
-from capbench.measure.options import TARGET_FIELDS
+from capbench.measure.options import TARGET_FIELDS, RunOptions
 
 
-@run_options(only=TARGET_FIELDS)
+@run_options(only=("settle", *TARGET_FIELDS))
 @click.command("suite")
 @click.argument("name", required=False)
 @click.option("--list", "only_list", is_flag=True, help="List the suites that come with capbench.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and train nothing.")
 @click.option("--shard", metavar="PART/PARTS", help="Only one of several equal parts of the plan: 3/16.")
+@click.option("--recheck", metavar="SHARE", help="Measure a random share of the recorded cells again: 10%.")
 @click.option("--tasks", metavar="NAME,…", help="Only these tasks of the suite.")
 @click.option("--archs", metavar="NAME,…", help="Only these architectures of the suite.")
 @click.option(
@@ -32,6 +33,7 @@ def suite_command(
     only_list: bool,
     dry_run: bool,
     shard: str | None,
+    recheck: str | None,
     tasks: str | None,
     archs: str | None,
     out: Path | None,
@@ -39,13 +41,17 @@ def suite_command(
     """Measure every fitting pair of a suite: NAME (see --list) or the path of a .toml file.
 
     After an interruption, the same command continues; stored trials are not trained again.
+
+    With --recheck, cells are drawn by a fixed generator and measured on other seeds; they go to a folder `checks`
+    beside the records, where the leaderboard compares them with the first run.
     """
     from capbench.errors import BadSetting, RunFailed
     from capbench.report.progress import show_study
     from capbench.report.study_text import plan_text, suite_text, suites_text
     from capbench.store.store import Store, home
+    from capbench.studies.recheck import default_check_folder, parse_share, recheck_plan, recorded_cells
     from capbench.studies.records import RecordFolder, default_record_folder
-    from capbench.studies.suite import load_suite, suite_names
+    from capbench.studies.suite import load_suite, suite_file, suite_names
     from capbench.studies.suite_run import make_plan, parse_shard, run_plan
 
     if only_list:
@@ -55,16 +61,24 @@ def suite_command(
         raise BadSetting(f"capbench suite takes the name of a suite ({', '.join(suite_names())}) or a .toml file")
     suite = load_suite(name)
     part = parse_shard(shard) if shard else (1, 1)
-    plugins, target = ctx.find_object(PluginOptions) or PluginOptions(), typed_target(ctx)
+    plugins = ctx.find_object(PluginOptions) or PluginOptions()
+    typed = typed_options(ctx, RunOptions(task="", arch="", settle=suite.settle_share))
     with plugins_print_to_stderr():
         registry = plugins.load()
-        plan = make_plan(suite, registry, _names(tasks), _names(archs), target).shard(*part)
+        plan = make_plan(suite, registry, _names(tasks), _names(archs), typed.target)
+        if recheck is not None:
+            plan = recheck_plan(plan, parse_share(recheck), recorded_cells(default_record_folder(), suite))
+        plan = plan.shard(*part).settled_to(typed.settle)
     if dry_run:
         click.echo(plan_text(plan))
         return
     with plugins_print_to_stderr(), show_study() as progress:
-        folder = RecordFolder(out or default_record_folder(), suite)
-        results, missing = run_plan(plan, registry, Store(home()), folder, progress)
+        default = default_record_folder() if recheck is None else default_check_folder()
+        folder = RecordFolder(out or default, suite)
+        try:
+            results, missing = run_plan(plan, registry, Store(home()), folder, progress)
+        finally:
+            folder.write_log(suite_file(name))
     click.echo(suite_text(results, missing, suite.tiers))
     click.echo(f"records: {folder.path}", err=True)
     failed = len(missing) - len(plan.missing)

@@ -195,7 +195,7 @@ def shapes_have_the_count(subject: Subject) -> str:
 
 
 def independent_of_other_models(subject: Subject) -> None:
-    """A model trains to bit-identical weights alone and in a group."""
+    """A model trains to the same weights alone and in a group, up to rounding."""
     check_lane_independence(subject.setups())
 
 

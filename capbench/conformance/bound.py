@@ -41,7 +41,7 @@ def cited(subject: Subject) -> None:
 
 
 def applicable(subject: Subject) -> str:
-    """It has a value for at least one pair of built-in task and architecture, and raises NotApplicable for the rest."""
+    """It has a value for at least one pair, built-in or of its own module, and raises NotApplicable for the rest."""
     n_without_value, pairs = 0, _pairs(subject)
     for task, architecture in pairs:
         for load in (None, *_loads(task.plugin)):

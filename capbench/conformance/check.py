@@ -25,9 +25,15 @@ class CheckStatus(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     NOT_APPLICABLE = "not applicable"
+    WARNING = "warning"
 
 
-MARKS = {CheckStatus.PASSED: "passed", CheckStatus.FAILED: "FAILED", CheckStatus.NOT_APPLICABLE: "–"}
+MARKS = {
+    CheckStatus.PASSED: "passed",
+    CheckStatus.FAILED: "FAILED",
+    CheckStatus.NOT_APPLICABLE: "–",
+    CheckStatus.WARNING: "warning",
+}
 
 
 class Violation(Exception):
@@ -36,6 +42,10 @@ class Violation(Exception):
     def __init__(self, expected: str, seen: str, fix: str) -> None:
         super().__init__(f"expected: {expected}\nseen:     {seen}\nfix:      {fix}")
         self.expected, self.seen, self.fix = expected, seen, fix
+
+
+class Drawback(Violation):
+    """Raised by a check where the contract allows what was seen, but at a cost."""
 
 
 class DoesNotApply(Exception):
@@ -97,7 +107,7 @@ def run_check(check: Check[S], subject: S) -> CheckResult:
     return CheckResult(
         check=name,
         rule=rule,
-        verdict=CheckStatus.FAILED,
+        verdict=CheckStatus.WARNING if isinstance(violation, Drawback) else CheckStatus.FAILED,
         expected=violation.expected,
         seen=violation.seen,
         fix=violation.fix,
@@ -122,7 +132,8 @@ def summarize_error(error: BaseException) -> str:
 def report_text(report: ConformanceReport) -> str:
     """The report as text for a terminal."""
     sections = [_section_text(section) for section in report.sections]
-    counts = ", ".join(f"{report.count(status)} {status.value}" for status in CheckStatus)
+    shown = [status for status in CheckStatus if status is not CheckStatus.WARNING or report.count(status)]
+    counts = ", ".join(f"{report.count(status)} {status.value}" for status in shown)
     return "\n\n".join([*sections, counts])
 
 
@@ -133,7 +144,7 @@ def _section_text(section: ReportSection) -> str:
 
 def _result_text(result: CheckResult, width: int) -> str:
     heading = f"  {MARKS[result.verdict]:<6}  {result.check:<{width}}"
-    if result.verdict is not CheckStatus.FAILED:
+    if result.verdict in (CheckStatus.PASSED, CheckStatus.NOT_APPLICABLE):
         return plain(f"{heading}  {result.note}".rstrip())
     lines = [
         f"{heading}  {result.rule}",

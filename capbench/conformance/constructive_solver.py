@@ -120,7 +120,7 @@ def _construct(subject: Subject, setup: Setup, load: int) -> Trial:
     spec = TrialSpec(load, 0, None)
     ended: list[Trial] = []
     group = TrialGroup(own, own.slots(spec), (spec,))
-    construct_group(group, torch.device("cpu"), ended.extend, lambda *_: None)
+    construct_group(group, ended.extend, lambda *_: None)
     return ended[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, EntryPoints, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
@@ -92,11 +93,16 @@ def _check_provider(source: Provider, only: str | None, registry: Registry, comp
     )
     offers = source.offers() if is_loaded else []
     requested = [cls for _, cls in offers if only in (None, cls.name)]
-    return [loading, *(_check_plugin(cls, source, registry, compiles) for cls in requested)]
+    return [
+        loading,
+        *(_check_plugin(cls, source, registry, compiles, [each for _, each in offers]) for cls in requested),
+    ]
 
 
-def _check_plugin(cls: type[Plugin], source: Provider, registry: Registry, compiles: bool) -> ReportSection:
-    subject = Subject(Provided(cls, source.provenance), registry, compiles)
+def _check_plugin(
+    cls: type[Plugin], source: Provider, registry: Registry, compiles: bool, offered: Iterable[type[Plugin]]
+) -> ReportSection:
+    subject = Subject(Provided(cls, source.provenance), registry, compiles, tuple(offered))
     title = f"{subject.kind} {cls.name}, version {cls.version}, code {code_hash(cls)}"
     return ReportSection(title=title, outcomes=tuple(run_check(check, subject) for check in checks_of(cls)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from capbench.conformance.check import DoesNotApply
 from capbench.contract.architecture import Architecture
 from capbench.contract.bound import Bound
 from capbench.contract.plugin import Plugin
-from capbench.contract.signatures import Relation, Signature
+from capbench.contract.signatures import Signature
 from capbench.contract.solver import ConstructiveSolver, GradientSolver, Solver
 from capbench.contract.task import Problem, Task
 from capbench.engine.stack import Stack, build_stack
@@ -40,6 +40,8 @@ class Subject:
     registry: Registry
     compiles: bool = True
     """Whether the slow check of the compiled step runs, too."""
+    offered: tuple[type[Plugin], ...] = ()
+    """All plugin classes of its module: a bound is tried on these tasks and architectures, too."""
 
     @property
     def cls(self) -> type[Plugin]:
@@ -58,15 +60,25 @@ class Subject:
 
     @cached_property
     def tasks(self) -> list[Configured[Task]]:
-        """The task under check, or the built-in ones."""
-        return [self.configured] if issubclass(self.cls, Task) else _built_ins(self.registry.tasks.values())
+        """The task under check, or the built-in ones and, for a bound, those of its module."""
+        if issubclass(self.cls, Task):
+            return [self.configured]
+        built_in = _built_ins(self.registry.tasks.values())
+        return [*built_in, *self._beside(Task, {each.plugin.name for each in built_in})]
 
     @cached_property
     def architectures(self) -> list[Configured[Architecture]]:
-        """The architecture under check, or the built-in ones."""
+        """The architecture under check, or the built-in ones and, for a bound, those of its module."""
         if issubclass(self.cls, Architecture):
             return [self.configured]
-        return _built_ins(self.registry.architectures.values())
+        built_in = _built_ins(self.registry.architectures.values())
+        return [*built_in, *self._beside(Architecture, {each.plugin.name for each in built_in})]
+
+    def _beside(self, base: type[Any], known: Set[str]) -> list[Configured[Any]]:
+        """The plugins of that kind in the module of a bound, except those known; none for other plugins."""
+        own = [cls for cls in self.offered if issubclass(cls, base) and cls.name not in known]
+        is_bound = issubclass(self.cls, Bound)
+        return [configure(Provided(cls, self.provided.provenance), "smoke", {}) for cls in own] if is_bound else []
 
     @cached_property
     def solver(self) -> Configured[Solver]:
@@ -102,6 +114,11 @@ class Subject:
     def one_setup_per_task(self) -> list[Setup]:
         """The first working pair of each task."""
         return list({setup.task.plugin.name: setup for setup in reversed(self.setups())}.values())[::-1]
+
+    def one_setup_per_family(self) -> list[Setup]:
+        """The first working pair of each task and family of architectures: what a task is tried on."""
+        pairs = {(s.task.plugin.name, s.architecture.plugin.family): s for s in reversed(self.setups())}
+        return list(pairs.values())[::-1]
 
 
 def call_every_method(subject: Subject) -> None:
@@ -145,9 +162,7 @@ def build(architecture: Architecture, signature: Signature, seed: int = 0) -> nn
 
 def output_shape(signature: Signature, problem: Problem) -> tuple[int, ...]:
     """The shape of outputs that a signature requires."""
-    if isinstance(signature, Relation):
-        return signature.n_items, signature.n_items
-    return len(problem.mask), signature.n_classes
+    return signature.output_shape(len(problem.mask))
 
 
 def label(setup: Setup) -> str:

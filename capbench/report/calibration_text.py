@@ -23,9 +23,9 @@ READING = """A system solved *exactly* has no optimisation gap: its weights are 
 capacity must lie within the interval, but for one interval in twenty. A *trained* system may hold less, and by how much
 less is the optimisation gap of training.
 
-The curve of a look-up table is a step. The loads tried are 4 % apart, so a step is located to about 2 % only: a table
-whose size is itself a load that is tried, such as a power of two, is measured that much too large. Nor does the fitted
-curve, a logistic one, follow the tail of lucky agreements beyond the step of a small table.
+The curve of a look-up table is a step, and has a tail of lucky agreements on one side only, which the fitted curve, a
+logistic one, does not follow. The search refines the loads around such a step down to whole numbers, and the interval
+has in it the gap between the last load that was held and the first that failed.
 """
 LAWS = """## Laws
 

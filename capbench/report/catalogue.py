@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from pydantic import JsonValue
 
+from capbench.contract.architecture import Architecture
 from capbench.contract.bound import Bound
 from capbench.contract.plugin import Plugin
 from capbench.contract.solver import Solver
 from capbench.contract.task import Task
 from capbench.documents.result import Record
-from capbench.documents.text import plain, table
+from capbench.documents.text import fold, plain, table
 from capbench.errors import CapbenchError
 from capbench.measure.matching import count_parameters
 from capbench.registry.provenance import Provenance, code_hash
@@ -25,6 +27,8 @@ KIND_MEANINGS = {
     "law": "order of growth, constant unknown",
     "exact": "half of the trials hold exactly this much",
 }
+OTHER = Architecture.family
+"""The family of architectures that name none; listed last."""
 LIMIT_SIGNS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 """JSON schema limits of a field as shown to users."""
 
@@ -37,6 +41,8 @@ class CatalogueEntry(Record):
     summary: str
     version: int
     provided_by: str
+    family: str | None = None
+    """The group of an architecture; None for other kinds of plugin."""
 
 
 class PairFit(Record):
@@ -108,24 +114,49 @@ def build_catalogue(registry: Registry) -> Catalogue:
     )
 
 
-def catalogue_text(found: Catalogue) -> str:
-    """One table per kind of plugin, and the matrix of pairs."""
-    by_kind = {
-        "tasks": found.tasks,
-        "architectures": found.architectures,
-        "bounds": found.bounds,
-        "solvers": found.solvers,
-    }
-    parts = [
-        table([(e.name, e.summary, e.provided_by) for e in entries], (kind, "", "from"))
-        for kind, entries in by_kind.items()
-    ]
-    names = [t.name for t in found.tasks]
-    fits = {(p.task, p.architecture): p.fits for p in found.pairs}
-    rows = [[a.name, *("yes" if fits[t, a.name] else "–" for t in names)] for a in found.architectures]
+def catalogue_text(found: Catalogue, width: int | None = None) -> str:
+    """One table per kind of plugin, architectures by family, and which pairs fit, wrapped at a width."""
+    kinds = (found.tasks, found.architectures, found.bounds, found.solvers)
+    origins = Counter(entry.provided_by for entries in kinds for entry in entries)
+    usual = max(origins, key=lambda origin: origins[origin], default="")
+    architectures = [(family, e.name, _summary(e, usual)) for family, e in _by_family(found.architectures)]
     return "\n\n".join(
-        [*parts, table(rows, ("fits", *names)), "next:\n  capbench describe NAME   # the fields of one plugin"]
+        [
+            _entries_table("tasks", found.tasks, usual, width),
+            table(architectures, ("family", "architectures", ""), width),
+            _entries_table("bounds", found.bounds, usual, width),
+            _entries_table("solvers", found.solvers, usual, width),
+            table(_fits(found), ("tasks", "fit architectures"), width),
+            plain(f"all from {usual} unless said otherwise"),
+            "next:\n  capbench describe NAME   # the fields of one plugin",
+        ]
     )
+
+
+def _entries_table(kind: str, entries: Iterable[CatalogueEntry], usual: str, width: int | None) -> str:
+    return table([(e.name, _summary(e, usual)) for e in entries], (kind, ""), width)
+
+
+def _summary(entry: CatalogueEntry, usual: str) -> str:
+    """What a plugin is, and who provides it where others provide most."""
+    return entry.summary if entry.provided_by == usual else f"{entry.summary} (from {entry.provided_by})".lstrip()
+
+
+def _fits(found: Catalogue) -> list[tuple[str, str]]:
+    """The architectures that fit the same tasks, those with the most tasks first."""
+    fitting: dict[tuple[str, ...], list[str]] = {}
+    for _, architecture in _by_family(found.architectures):
+        tasks = tuple(p.task for p in found.pairs if p.architecture == architecture.name and p.fits)
+        fitting.setdefault(tasks, []).append(architecture.name)
+    rows = sorted(fitting.items(), key=lambda row: -len(row[0]))
+    return [(fold(", ".join(tasks) or "none, at default sizes", 24), ", ".join(names)) for tasks, names in rows]
+
+
+def _by_family(entries: Iterable[CatalogueEntry]) -> list[tuple[str, CatalogueEntry]]:
+    """The architectures in the order of their families, each family named at its first one."""
+    ordered = sorted(entries, key=lambda entry: (entry.family == OTHER, entry.family or "", entry.name))
+    firsts = {entry.family: entry.name for entry in reversed(ordered)}
+    return [(entry.family or "" if firsts[entry.family] == entry.name else "", entry) for entry in ordered]
 
 
 def describe(provided: Provided[Any]) -> Description:
@@ -140,18 +171,18 @@ def describe(provided: Provided[Any]) -> Description:
     )
 
 
-def description_text(found: Description) -> str:
-    """The description of one plugin as text."""
+def description_text(found: Description, width: int | None = None) -> str:
+    """The description of one plugin as text, wrapped at a width."""
     entry = found.entry
     lines = [
         plain(f"{entry.name} · {entry.kind}, version {entry.version}, from {entry.provided_by}"),
         plain(entry.summary),
     ]
     lines += [plain(f"{label}: {text}") for label, text in found.about.items()]
-    parts = ["\n".join(lines)]
+    parts = ["\n".join(fold(line, width) if width else line for line in lines)]
     if found.fields:
         rows = [(f.name, f.default, f.type, f.description) for f in found.fields]
-        parts.append(table(rows, ("field", "default", "type", "meaning")))
+        parts.append(table(rows, ("field", "default", "type", "meaning"), width))
         section = {"architecture": "arch"}.get(entry.kind, entry.kind)
         if section in ("task", "arch", "solver"):
             parts.append(plain(f"to change a field: --set {section}.{found.fields[0].name}=VALUE"))
@@ -214,7 +245,10 @@ def _entry(provided: Provided[Any]) -> CatalogueEntry:
     kind = next(base.__name__.lower() for base in HOOKS.values() if issubclass(cls, base))
     summary = (inspect.getdoc(cls) or "").partition("\n")[0] if "__doc__" in vars(cls) else ""
     origin = f"{provided.provenance.distribution} {provided.provenance.version}"
-    return CatalogueEntry(name=cls.name, kind=kind, summary=summary, version=cls.version, provided_by=origin)
+    family = cls.family if issubclass(cls, Architecture) else None
+    return CatalogueEntry(
+        name=cls.name, kind=kind, summary=summary, version=cls.version, provided_by=origin, family=family
+    )
 
 
 def _fit(task: Provided[Any], architecture: Provided[Any]) -> PairFit:

@@ -13,7 +13,9 @@ from capbench.documents.result import Record
 from capbench.documents.text import plain, table
 from capbench.errors import StoreUnavailable
 from capbench.registry.registry import Registry
-from capbench.store.store import REPAIR_REMEDY, Store, home
+from capbench.store.store import Store, home
+from capbench.store.tables import REPAIR_REMEDY
+from capbench.studies.self_test import COMPARED_STEPS, SelfTest
 
 LIBRARIES = ("torch", "numpy", "scipy", "pydantic", "pluggy", "click", "altair", "rich")
 
@@ -90,3 +92,22 @@ def _devices() -> tuple[str, ...]:
     cuda = [f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
     mps = ["mps"] if torch.backends.mps.is_available() else []
     return ("cpu", *cuda, *mps)
+
+
+def self_test_text(found: SelfTest) -> str:
+    """The self-test of a device as text; the last line says whether it is ready."""
+    cuda = f", CUDA {found.cuda}" if found.cuda else ""
+    rows = [
+        ("device", f"{found.device}: {found.device_name}"),
+        ("versions", f"capbench {found.capbench}, torch {found.torch}{cuda}, python {found.python}, {found.platform}"),
+        ("free memory", f"{found.free_bytes / 1e9:.1f} GB"),
+        ("pair", found.pair),
+        ("verdicts", f"{found.equal_verdicts} of {found.trials} as on the CPU"),
+        ("difference", f"{found.largest_difference:.1e} of a parameter at most, after {COMPARED_STEPS} steps"),
+        ("step", f"{found.operations_per_step} operations, {found.host_waits_per_step} waits of the host"),
+        ("evaluation", f"{found.operations_per_evaluation} operations"),
+        *(("speed", f"{s.lane_steps_per_second:,.0f} lane-steps per second at {s.lanes} lanes") for s in found.speeds),
+        ("group size", f"{found.group_size} lanes"),
+    ]
+    verdict = f"{found.device} is ready" if found.ready else f"{found.device} is not ready: {'; '.join(found.problems)}"
+    return table(rows, ("", "")) + f"\n\n{plain(verdict)}"

@@ -14,6 +14,8 @@ from capbench.documents.text import plain
 from capbench.errors import CapbenchError
 from capbench.report.result_plot import success_chart
 from capbench.report.result_text import answer_rows, bound_rows
+from capbench.report.study_text import difference_rows, sweep_rows
+from capbench.studies.sweep import Grid, Point
 
 FRAME_LIBRARIES = ("polars", "pandas")
 FrameValue = str | float | None
@@ -26,10 +28,16 @@ def result_html(result: Result, fact: str) -> str:
         f"<h4>{_escaped(f'{result.task.name} × {result.architecture.name}')}</h4>",
         _table(answer_rows(result, fact), ()),
         _curve(result, fact),
-        _table(bound_rows(bounds)[1:], bound_rows(bounds)[0]) if bounds else "",
+        _table(bound_rows(bounds, fact)[1:], bound_rows(bounds, fact)[0]) if bounds else "",
         f"<p><code>{_escaped(result.command)}</code></p>",
     ]
     return f'<div class="capbench-run">{"".join(parts)}</div>'
+
+
+def sweep_html(points: Sequence[Point], grid: Grid, fact: str) -> str:
+    """The table of a sweep and the differences of its architectures, as HTML; all text is escaped."""
+    tables = (sweep_rows(points, grid, fact), difference_rows(points, grid))
+    return f'<div class="capbench-run">{"".join(_table(rows[1:], rows[0]) for rows in tables if rows)}</div>'
 
 
 def trial_frame(result: Result) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,9 +11,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from capbench.documents.result import Trial, TrialStatus
 from capbench.documents.text import plain
-from capbench.measure.session import NullListener, RunListener
+from capbench.measure.session import RunListener
 from capbench.report.result_text import brief_capacity
 from capbench.studies.jobs import FinishedJob, Job, StudyListener
+
+HEARTBEAT_SECONDS = 15.0
+"""Time between two lines of a log while trials are training."""
 
 
 @contextmanager
@@ -64,8 +68,13 @@ class RunBar:
         if self._task is not None:
             self._progress.remove_task(self._task)
         self._task = self._progress.add_task(
-            f"{solver}, round {self._round}", total=n_trials, completed=n_reused, state=""
+            f"{solver}, round {self._round}", total=n_trials, completed=n_reused, state="trials"
         )
+
+    def compiling(self) -> None:
+        """Says that the step is being compiled."""
+        assert self._task is not None
+        self._progress.update(self._task, state="trials; compiling the training step")
 
     def trained(self, trial: Trial) -> None:
         """Advances the bar by one trial."""
@@ -79,24 +88,55 @@ class RunBar:
         self._progress.update(self._task, state=f"trials; {self._held} held, {n_alive} training, step {step}/{steps}")
 
 
-class RunLog:
-    """One log line per round."""
+class Heartbeat:
+    """Prints a line only where the last one is some time ago."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._last = time.monotonic()
+
+    def print(self, line: str) -> None:
+        """Prints a line."""
+        self._last = time.monotonic()
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def beat(self, line: Callable[[], str]) -> None:
+        """Prints a line if there has been none for some time."""
+        if time.monotonic() - self._last >= HEARTBEAT_SECONDS:
+            self.print(line())
+
+
+class RunLog:
+    """One log line per round, and a heartbeat while it trains."""
+
+    def __init__(self, console: Console) -> None:
+        self._heartbeat = Heartbeat(console)
         self._round = 0
+        self._n_held, self._n_ended = 0, 0
+        self._has_compiled = False
 
     def plan(self, solver: str, n_trials: int, n_reused: int) -> None:
         """Prints how many trials the round has, and how many of them are stored."""
         self._round += 1
+        self._n_held, self._n_ended = 0, 0
         stored = f", {n_reused} of them stored" if n_reused else ""
-        self._console.print(f"{solver}, round {self._round}: {n_trials} trials{stored}", highlight=False)
+        self._heartbeat.print(f"{solver}, round {self._round}: {n_trials} trials{stored}")
+
+    def compiling(self) -> None:
+        """Says once that the step is being compiled: later rounds find the program."""
+        if not self._has_compiled:
+            self._heartbeat.print("compiling the training step")
+        self._has_compiled = True
 
     def trained(self, trial: Trial) -> None:
-        """Prints nothing: one line per trial would flood the log."""
+        """Counts the trial; one line per trial would flood the log."""
+        self._n_ended += 1
+        self._n_held += trial.status is TrialStatus.HELD
 
     def step(self, step: int, steps: int, n_alive: int) -> None:
-        """Prints nothing, for the same reason."""
+        """Prints a heartbeat."""
+        ended = f"{self._n_ended} ended, {self._n_held} of them held"
+        self._heartbeat.beat(lambda: f"step {step:,} of {steps:,}: {n_alive} trials training, {ended}")
 
 
 class StudyBar:
@@ -111,7 +151,7 @@ class StudyBar:
     @property
     def run(self) -> RunListener:
         """Shows the trials of the current run next to the bar."""
-        return CurrentRunStatus(self._show)
+        return CurrentRunStatus(lambda state: self._show(f"runs; {state}"))
 
     def started(self, job: Job, n_finished: int, n_jobs: int) -> None:
         """Moves the bar."""
@@ -130,26 +170,27 @@ class StudyBar:
 
 
 class StudyLog:
-    """One log line per finished run."""
+    """One log line per finished run, and a heartbeat between them."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        self._heartbeat = Heartbeat(console)
         self._n_finished, self._n_jobs = 0, 0
+        self._current = ""
 
     @property
     def run(self) -> RunListener:
-        """Shows nothing within a run: one line per round would flood the log of a study."""
-        return NullListener()
+        """Prints a heartbeat within a run: one line per round would flood the log of a study."""
+        return CurrentRunStatus(lambda state: self._heartbeat.beat(lambda: f"{self._current}: {state}"))
 
     def started(self, job: Job, n_finished: int, n_jobs: int) -> None:
-        """Keeps the number of jobs for the lines of finished runs."""
-        self._n_jobs = n_jobs
+        """Keeps what later lines say: the number of jobs, and the one that started last."""
+        self._n_jobs, self._current = n_jobs, plain(job.label)
 
     def finished(self, finished: FinishedJob, seconds_left: float | None) -> None:
         """Prints the answer of the run, how long it took, and the time left."""
         self._n_finished += 1
         line = f"[{self._n_finished}/{self._n_jobs}] {_finished_text(finished)}{_left(seconds_left)}"
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._heartbeat.print(line)
 
 
 class CurrentRunStatus:
@@ -160,14 +201,18 @@ class CurrentRunStatus:
 
     def plan(self, solver: str, n_trials: int, n_reused: int) -> None:
         """Shows how many trials the round trains."""
-        self._show(f"runs; {solver}: {n_trials - n_reused} trials to train")
+        self._show(f"{solver}, {n_trials - n_reused} trials to train")
+
+    def compiling(self) -> None:
+        """Says that the step is being compiled."""
+        self._show("compiling the training step")
 
     def trained(self, trial: Trial) -> None:
         """Shows nothing: the steps follow at once."""
 
     def step(self, step: int, steps: int, n_alive: int) -> None:
         """Shows the training step."""
-        self._show(f"runs; {n_alive} trials training, step {step}/{steps}")
+        self._show(f"{n_alive} trials training, step {step:,} of {steps:,}")
 
 
 def duration(seconds: float) -> str:

@@ -5,18 +5,28 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
+from io import StringIO
 from pathlib import Path
 
 import altair as alt
 import numpy as np
 
-from capbench.documents.result import Result, TrialStatus
+from capbench.documents.colours import architecture_colour
+from capbench.documents.result import Capacity, Result, TrialStatus
 from capbench.documents.text import plain
 from capbench.errors import BadSetting
 from capbench.measure.estimate.summary import axis_of, find_threshold
 from capbench.measure.estimate.threshold import wilson
 
-SUFFIXES = (".png", ".svg", ".html")
+SUFFIXES = (".png", ".svg", ".html", ".pdf")
+DARK_STYLE = (
+    "@media (prefers-color-scheme: dark) {"
+    ' rect[fill="white"] { fill: #14171c } text { fill: #d8dde3 }'
+    ' [stroke="#ddd"] { stroke: #343a42 } [stroke="#888"] { stroke: #8b949e } }'
+)
+"""Colours of the page, text, grid and axes on a dark page; those of the data stay."""
+FULL_PAGE = "html, body { height: 100%; margin: 0 } #vis, .vega-embed { width: 96vw; height: 92vh; margin: 1vh auto }"
+"""Lets a chart fill its page."""
 THRESHOLDS = ("largest_load", "least_budget")
 """Kinds of capacity that are a point on the x axis, so that they can be drawn."""
 
@@ -47,14 +57,32 @@ def save_plot(result: Result, fact: str, path: Path) -> None:
 def save_chart(chart: alt.LayerChart | alt.ConcatChart, path: Path) -> None:
     """Writes a chart in the format that the suffix of the path names."""
     if path.suffix.lower() == ".html":
-        path.write_text(chart.to_html(inline=True, json_kwds={"cls": ScriptSafeEncoder}), encoding="utf-8")
+        path.write_text(page_with(chart), encoding="utf-8")
+    elif path.suffix.lower() == ".svg":
+        path.write_text(adapting_svg(chart), encoding="utf-8")
     else:
-        chart.save(path, format="svg" if path.suffix.lower() == ".svg" else "png", scale_factor=2)
+        chart.save(path, format="pdf" if path.suffix.lower() == ".pdf" else "png", scale_factor=2)
+
+
+def page_with(chart: alt.LayerChart | alt.ConcatChart) -> str:
+    """A page that a chart fills; it needs no network."""
+    if isinstance(chart, alt.LayerChart):
+        chart = chart.properties(width="container", height="container")
+    page: str = chart.to_html(inline=True, json_kwds={"cls": ScriptSafeEncoder})
+    return page.replace("</head>", f"<style>{FULL_PAGE}</style></head>", 1)
+
+
+def adapting_svg(chart: alt.LayerChart | alt.ConcatChart) -> str:
+    """A chart as an SVG that follows the reader's choice of a light or dark page."""
+    drawn = StringIO()
+    chart.save(drawn, format="svg")
+    head, mark, body = drawn.getvalue().partition(">")
+    return f"{head}{mark}<style>{DARK_STYLE}</style>{body}"
 
 
 def success_chart(result: Result, fact: str) -> alt.LayerChart:
     """Share of trials that hold against load (or parameter value), with the capacity marked."""
-    axis_title = plain(result.protocol.parameter or f"{fact}s")
+    axis_title = plain(result.protocol.parameter or f"{fact}s to hold")
     x = alt.X(
         "at:Q",
         title=axis_title,
@@ -62,19 +90,19 @@ def success_chart(result: Result, fact: str) -> alt.LayerChart:
         axis=alt.Axis(tickCount=8, format="~s"),
     )
     y_title = plain(f"share of trials with {result.protocol.criterion}")
-    y = alt.Y("share:Q", title=y_title, scale=alt.Scale(domain=[0, 1]))
-    points = alt.Chart(_data(success_points(result)))
+    y = alt.Y("share:Q", title=y_title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", tickCount=5))
+    points, colour = alt.Chart(_data(success_points(result))), architecture_colour(result.architecture.name)
     layers: list[alt.Chart] = [*_interval(result)]
     if result.capacity.kind in THRESHOLDS:
         layers.append(alt.Chart(_data(_curve(result))).mark_line(color="#888888").encode(x=x, y=y))
-    layers.append(points.mark_rule(color="#4c78a8").encode(x=x, y=alt.Y("low:Q", title=y_title), y2="high:Q"))
+    layers.append(points.mark_rule(color=colour).encode(x=x, y=alt.Y("low:Q", title=y_title), y2="high:Q"))
     tooltip = [
         "at:Q",
         "held:Q",
         "trials:Q",
         alt.Tooltip("metric:Q", title=plain(f"mean {result.protocol.criterion.metric}"), format=".3f"),
     ]
-    layers.append(points.mark_point(filled=True, size=60, color="#4c78a8").encode(x=x, y=y, tooltip=tooltip))
+    layers.append(points.mark_point(filled=True, size=60, color=colour).encode(x=x, y=y, tooltip=tooltip))
     pair = plain(f"{result.task.name} × {result.architecture.name}")
     title = alt.Title(pair, subtitle=plain(_subtitle(result, fact)))
     return alt.LayerChart(layer=layers).properties(width=520, height=320, title=title)
@@ -95,9 +123,16 @@ def _subtitle(result: Result, fact: str) -> str:
         "success_rate": "of the trials",
         "overload": f"{fact}s under overload",
     }[capacity.kind]
-    return (
-        f"{capacity.estimate:.3g} {unit}, {capacity.confidence:.0%} interval {ends}; {result.n_parameters:,} parameters"
-    )
+    answer = f"{capacity.estimate:.3g} {unit}, {capacity.confidence:.0%} interval {ends}"
+    return f"{answer}; {result.n_parameters:,} parameters{_settled(capacity)}"
+
+
+def _settled(capacity: Capacity) -> str:
+    """Whether the capacity is settled, and the drift; empty if it was not asked."""
+    if capacity.settled is None:
+        return ""
+    drift = "" if capacity.drift is None else f" (drift {capacity.drift:+.1%})"
+    return f"; {'settled' if capacity.settled else 'not settled'}{drift}"
 
 
 def success_points(result: Result) -> list[dict[str, float]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import math
+import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
+from typing import Literal
 
 from capbench.contract.bound import D_K, FACTS
 from capbench.documents.result import (
+    BITS,
+    CONTEXT_BITS,
     BoundRecord,
     Capacity,
     RateWindow,
@@ -32,34 +35,103 @@ PHASES = {
     "planning": "search, fits, bounds, reading the store",
 }
 PROFILE_BAR_WIDTH = 24
+NARROWEST = 24
+"""Columns below which text is not wrapped."""
+BOUND_WORDS = {"lower": "guaranteed", "upper": "impossible beyond", "exact": "exact"}
+
+Detail = Literal["line", "short", "full"]
+"""How much of a result is shown: one line, the answer with the theory beside it, or every table."""
 
 
-def result_text(result: Result, fact: str) -> str:
-    """The answer first, then bounds, the trials behind the answer, and commands to try next."""
+def result_text(result: Result, fact: str, detail: Detail = "short", width: int | None = None) -> str:
+    """The answer first, then what theory says and commands to try next; in full, also every table.
+
+    Text is wrapped at a width, if one is given.
+    """
+    if detail == "line":
+        return plain(_line(result, fact))
+    is_full = detail == "full"
     parts = [
         _heading(result),
-        _answer(result, fact),
+        _fields(result, width) if is_full else "",
+        _answer(result, fact, width),
         _three_numbers(result, fact),
-        _bounds(result),
-        _data(result),
-        _by_point(result, fact),
+        _bounds(result, fact, width) if is_full else _theory(result, fact),
+        _data(result) if is_full else "",
+        _by_point(result, fact) if is_full else "",
         _failures(result),
-        _cost(result),
-        "next:\n" + "\n".join(f"  {step}" for step in next_steps(result)),
+        _cost(result, is_full),
+        _next(result, is_full),
     ]
     return plain("\n\n".join(part for part in parts if part))
 
 
-def _heading(result: Result) -> str:
-    fields = {**result.task.params, **result.architecture.params}
-    shown = ", ".join(f"{name}={value}" for name, value in fields.items() if isinstance(value, int | float | str))
-    return plain(f"{result.task.name} × {result.architecture.name}   {shown}")
-
-
-def _answer(result: Result, fact: str) -> str:
+def _line(result: Result, fact: str) -> str:
+    """The pair, the answer and its interval in one line."""
     rows = answer_rows(result, fact)
-    width = max(len(label) for label, _ in rows)
-    return "\n".join(f"{label:<{width}}  {plain(text)}" for label, text in rows)
+    return f"{_heading(result)}: {rows[0][1]}, {rows[1][1]}"
+
+
+def _heading(result: Result) -> str:
+    return f"{result.task.name} × {result.architecture.name}"
+
+
+def _fields(result: Result, width: int | None) -> str:
+    """All fields of the task and of the architecture."""
+    rows = [
+        (name, ", ".join(f"{k}={v}" for k, v in ref.params.items() if isinstance(v, int | float | str)))
+        for name, ref in (("task", result.task), ("architecture", result.architecture), ("solver", result.solver))
+    ]
+    return _labelled([row for row in rows if row[1]], width)
+
+
+def _answer(result: Result, fact: str, width: int | None) -> str:
+    return _labelled(answer_rows(result, fact), width)
+
+
+def _state(result: Result) -> str:
+    """The bits that a model carries from token to token, and those per element of its state."""
+    bits, size = result.metrics[CONTEXT_BITS], result.architecture.state_size
+    carried = f"{number(bits)} bits of the context reach its end"
+    return f"{carried}, in {number(size)} elements: {bits / size:.3g} each" if size else carried
+
+
+def _labelled(rows: Sequence[tuple[str, str]], width: int | None) -> str:
+    """Texts after their labels, wrapped beside them."""
+    indent = max(len(label) for label, _ in rows) + 2
+    lines = []
+    for label, text in rows:
+        fits = width is None or width - indent < NARROWEST
+        wrapped = [plain(text)] if fits or width is None else textwrap.wrap(plain(text), width - indent)
+        lines.append(f"{label:<{indent}}" + f"\n{'':<{indent}}".join(wrapped))
+    return "\n".join(lines)
+
+
+def _next(result: Result, is_full: bool) -> str:
+    steps = next_steps(result) if is_full else next_steps(result)[:2]
+    more = [] if is_full else ["-v prints every table behind this answer"]
+    return "next:\n" + "\n".join(f"  {step}" for step in [*steps, *more])
+
+
+def _theory(result: Result, fact: str) -> str:
+    """One row per bound: what it says, and the measured value."""
+    rows = []
+    for bound in (bound for bound in result.bounds if bound.value is not None):
+        rows.append((bound.id, _statement(bound), _quantity(bound, fact), number(bound.measured)))
+    return table(rows, ("theory", "says", "quantity", "measured")) if rows else ""
+
+
+def _statement(bound: BoundRecord) -> str:
+    """What a bound says; of a law, which is an order of growth, also the constant that was measured."""
+    value = number(bound.value)
+    if bound.kind == "law":
+        return f"law: a constant times {value}; the constant is {number(bound.constant)}"
+    return f"impossible below {value}" if bound.is_floor else f"{BOUND_WORDS[bound.kind]}: {value}"
+
+
+def _quantity(bound: BoundRecord, fact: str) -> str:
+    """What a bound limits, in the task's word for a fact."""
+    return f"{fact}s" if bound.quantity == FACTS else bound.quantity
 
 
 def answer_rows(result: Result, fact: str) -> list[tuple[str, str]]:
@@ -70,8 +142,11 @@ def answer_rows(result: Result, fact: str) -> list[tuple[str, str]]:
         ("interval", f"{_interval(result)}, over {result.protocol.varies}"),
         ("criterion", f"{result.protocol.criterion}, met by half of the trials"),
         ("parameters", number(result.n_parameters)),
-        ("bits", f"{number(result.bits)} ({result.bits_per_parameter:.3g} per parameter)"),
     ]
+    if BITS in result.metrics:
+        rows.append(("bits", f"{number(result.bits)} ({result.bits_per_parameter:.3g} per parameter)"))
+    if CONTEXT_BITS in result.metrics:
+        rows.append(("state", _state(result)))
     if capacity.kind in ("success_rate", "overload"):
         rows[2] = ("criterion", str(result.protocol.criterion))
     if capacity.kind == "least_budget" and capacity.d_qk_total is not None:
@@ -83,7 +158,24 @@ def answer_rows(result: Result, fact: str) -> list[tuple[str, str]]:
         rows.append(("shape", _shapes(result.architecture.shapes_tried)))
     if rates is not None:
         rows.append(("learning rate", _learning_rates((result.selection and result.selection.rates) or rates)))
+    rows.append(("trials", _trials(result)))
+    rows.append(("method", _method(result)))
     return rows
+
+
+def _trials(result: Result) -> str:
+    """How many trials the answer rests on, and what the others were for."""
+    total, rates = len(result.trials), result.rates
+    if rates is None or len(rates.tried) == 1:
+        return f"{total:,}"
+    leading = sum(trial.learning_rate == rates.best for trial in result.trials)
+    return f"{total:,}: {leading:,} at learning rate {rates.best:g}, the others at the rates it was compared with"
+
+
+def _method(result: Result) -> str:
+    """The solver, the protocol and the preset."""
+    protocol = result.protocol
+    return f"solver {result.solver.name}, protocol {protocol.name}, preset {protocol.preset}, {protocol.steps:,} steps"
 
 
 def _settled(result: Result) -> str:
@@ -110,8 +202,7 @@ def _capacity_value(result: Result, fact: str) -> str:
     if capacity.kind == "overload":
         return f"{_with_sign(capacity)} of {protocol.at} {fact}s under overload"
     if capacity.kind == "least_budget":
-        least = math.ceil(capacity.estimate / protocol.unit) * protocol.unit
-        return f"{capacity.parameter} {_with_sign(capacity)}, so {least}, to hold {protocol.at} {fact}s"
+        return f"{capacity.parameter} {_with_sign(capacity)} to hold {protocol.at} {fact}s"
     return f"{_with_sign(capacity)} {fact}s{_limit_text(capacity, fact)}"
 
 
@@ -121,7 +212,10 @@ def _limit_text(capacity: Capacity, fact: str) -> str:
         return ""
     if capacity.limited_by == "search":
         return "; the search stopped there"
-    return f": the task has no more {fact}s" if capacity.status == "at_least" else ": the task has no smaller load"
+    if capacity.status != "at_least":
+        return ": the task has no smaller load"
+    remedy = f"; raise task.{capacity.raised_by} for more" if capacity.raised_by else ""
+    return f": all {fact}s that the task has{remedy}"
 
 
 def _interval(result: Result) -> str:
@@ -136,7 +230,7 @@ def _interval(result: Result) -> str:
 def _relative(capacity: Capacity) -> str:
     """Half the width of the interval as a share of the estimate; empty where an end is open or not positive."""
     low, high = capacity.ci_low, capacity.ci_high
-    return f"±{(high / low) ** 0.5 - 1:.0%}" if low and high and low > 0 else ""
+    return f"±{(high / low) ** 0.5 - 1:.0%}" if low and high and 0 < low <= high else ""
 
 
 def _learning_rates(rates: RateWindow) -> str:
@@ -144,8 +238,12 @@ def _learning_rates(rates: RateWindow) -> str:
     tried = ", ".join(f"{rate:g}" for rate in rates.tried)
     if not rates.working:
         return f"none held (of {tried}); {rates.best:g} came closest"
-    dropped = f"; {', '.join(f'{rate:g}' for rate in rates.pruned)} dropped early" if rates.pruned else ""
-    return f"{rates.best:g} held most; working: {', '.join(f'{r:g}' for r in rates.working)} (of {tried}){dropped}"
+    if len(rates.tried) == 1:
+        return f"{tried}, the only one tried"
+    working = ", ".join(f"{r:g}" for r in rates.working)
+    pruned = ", ".join(f"{rate:g}" for rate in rates.pruned)
+    dropped = f"; dropped early, because others held more: {pruned}" if rates.pruned else ""
+    return f"{rates.best:g} held most; working (at least half as often): {working}; tried: {tried}{dropped}"
 
 
 def _shapes(tried: Sequence[ShapeTried]) -> str:
@@ -179,12 +277,13 @@ def _with_sign(capacity: Capacity) -> str:
 
 
 def brief_capacity(result: Result) -> str:
-    """The answer in short: 212 ±8%, at least 400, 75% of trials."""
+    """The answer in short: 212 ±8%, at least 400, 75% of trials, 212 ±8% (not settled)."""
     capacity = result.capacity
     if capacity.kind == "success_rate":
         return f"{capacity.estimate:.0%} of trials"
     is_estimated = capacity.status == "estimated"
-    return f"{_with_sign(capacity)} {_relative(capacity) if is_estimated else ''}".rstrip()
+    answer = f"{_with_sign(capacity)} {_relative(capacity) if is_estimated else ''}".rstrip()
+    return f"{answer} (not settled)" if capacity.settled is False else answer
 
 
 def _data(result: Result) -> str:
@@ -192,24 +291,24 @@ def _data(result: Result) -> str:
     return plain("\n".join(f"{name.replace('_', ' ')}: {number(value)}" for name, value in result.data.items()))
 
 
-def _bounds(result: Result) -> str:
-    return bounds_table([bound for bound in result.bounds if bound.value is not None])
+def _bounds(result: Result, fact: str, width: int | None) -> str:
+    return bounds_table([bound for bound in result.bounds if bound.value is not None], fact, width)
 
 
-def bounds_table(bounds: list[BoundRecord]) -> str:
-    """Bounds next to the measured values, with one column per kind of bound."""
+def bounds_table(bounds: list[BoundRecord], fact: str, width: int | None = None) -> str:
+    """Bounds next to the measured values, with one column per kind of bound; the last column is wrapped at a width."""
     if not bounds:
         return ""
-    headers, *rows = bound_rows(bounds)
-    return table(rows, headers)
+    headers, *rows = bound_rows(bounds, fact)
+    return table(rows, headers, width)
 
 
-def bound_rows(bounds: list[BoundRecord]) -> list[tuple[str, ...]]:
+def bound_rows(bounds: list[BoundRecord], fact: str) -> list[tuple[str, ...]]:
     """Headers, then one row per bound; empty columns are left out."""
     rows = [
         (
             b.id,
-            b.quantity,
+            _quantity(b, fact),
             number(b.value) if b.kind == "lower" else "",
             f"{'≥ ' if b.is_floor else ''}{number(b.value)}" if b.kind == "upper" else "",
             number(b.value) if b.kind == "law" else "",
@@ -268,13 +367,16 @@ def _failures(result: Result) -> str:
     return plain(f"{len(failed)} of {len(result.trials)} trials failed to run and are left out: {shown}")
 
 
-def _cost(result: Result) -> str:
+def _cost(result: Result, is_full: bool) -> str:
     timing = result.timing
     if timing.trials_trained == 0:
         trained = f"nothing trained: all {timing.trials_reused} trials were in the store"
     else:
         trained = f"{timing.trials_trained} trials trained, {timing.trials_reused} from the store"
-    spent = f"{trained}; {timing.lane_steps:,} lane-steps, {timing.wall_seconds:.1f} s; run {result.run_id}"
+    spent = f"{trained}; {timing.wall_seconds:.1f} s; run {result.run_id}"
+    if not is_full:
+        return spent
+    spent = f"{spent}; {timing.lane_steps:,} lane-steps"
     if timing.grid_trials <= len(result.trials):
         return spent
     return f"{spent}\n{len(result.trials)} trials in total; a fixed grid takes {timing.grid_trials:,}"
@@ -299,7 +401,8 @@ def next_steps(result: Result) -> list[str]:
     applicable = [b for b in result.bounds if b.value is not None]
     named = next((b.id for b in sorted(applicable, key=lambda b: b.quantity not in (FACTS, D_K))), None)
     if named:
-        steps.append(f"capbench describe {named}   # what the bound says, and its source")
+        words = base.partition(" run ")[0]  # with the plugin files, one of which may have the bound
+        steps.append(f"{words} describe {named}   # what the bound says, and its source")
     return steps
 
 

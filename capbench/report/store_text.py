@@ -11,9 +11,15 @@ MOST_ROWS = 200
 """Rows shown in a terminal; --json and export include all."""
 
 
-def runs_text(runs: Sequence[StoredRun]) -> str:
-    """One row per run, the latest last."""
-    rows = [
+def runs_text(runs: Sequence[StoredRun], n_runs: int | None = None) -> str:
+    """One row per run, the latest last; `n_runs` says how many there are where these are the latest of them."""
+    headers, *rows = run_rows(runs[-MOST_ROWS:])
+    return _with_count(table(rows, [str(name) for name in headers]), n_runs or len(runs), "run")
+
+
+def run_rows(runs: Sequence[StoredRun]) -> list[tuple[object, ...]]:
+    """Headers, then one row per run; without the names and tags where no run has any."""
+    rows: list[tuple[object, ...]] = [
         (
             run.result.run_id,
             run.created,
@@ -23,15 +29,18 @@ def runs_text(runs: Sequence[StoredRun]) -> str:
             _answer(run),
             len(run.result.trials),
             run.result.protocol.preset,
+            run.result.name,
+            " ".join(run.result.tags),
         )
-        for run in runs[-MOST_ROWS:]
+        for run in runs
     ]
-    headers = ("run", "stored (UTC)", "task", "architecture", "measured", "answer", "trials", "preset")
-    return _with_count(table(rows, headers), len(runs), "run")
+    headers = ("run", "stored (UTC)", "task", "architecture", "measured", "answer", "trials", "preset", "name", "tags")
+    used = [i for i, header in enumerate(headers) if header not in ("name", "tags") or any(row[i] for row in rows)]
+    return [tuple(row[i] for i in used) for row in (headers, *rows)]
 
 
-def trials_text(trials: Sequence[StoredTrial]) -> str:
-    """One row per trial, the latest last."""
+def trials_text(trials: Sequence[StoredTrial], n_trials: int | None = None) -> str:
+    """One row per trial, the latest last; `n_trials` says how many there are where these are the latest of them."""
     rows = [
         (
             each.trial.key[:12],
@@ -48,7 +57,7 @@ def trials_text(trials: Sequence[StoredTrial]) -> str:
     ]
     headers = ("trial", "stored (UTC)", "task", "architecture", "load", "seed", "rate", "ended", "error")
     used = len(headers) if any(row[-1] for row in rows) else len(headers) - 1
-    return _with_count(table([row[:used] for row in rows], headers[:used]), len(trials), "trial")
+    return _with_count(table([row[:used] for row in rows], headers[:used]), n_trials or len(trials), "trial")
 
 
 def pluralize(n: int, noun: str) -> str:

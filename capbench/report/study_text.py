@@ -7,11 +7,19 @@ from collections.abc import Sequence
 from capbench.documents.result import MissingRecord, Result
 from capbench.documents.text import number, plain, table
 from capbench.measure.document import command
+from capbench.measure.options import flag_of
+from capbench.measure.request import Request
+from capbench.registry.registry import Registry
+from capbench.report.progress import duration
 from capbench.report.result_text import brief_capacity
+from capbench.store.store import existing_store
+from capbench.studies.differences import Difference, differences
+from capbench.studies.estimate import estimate_run, total_seconds
 from capbench.studies.fit import FitReport, FormFit
+from capbench.studies.jobs import Job
 from capbench.studies.suite import Suite
 from capbench.studies.suite_run import SuitePlan
-from capbench.studies.sweep import JOINT, Grid, Point, results_of
+from capbench.studies.sweep import ARCH, JOINT, Grid, Point, results_of
 
 ENOUGH_TO_FIT = 4
 """Points that a sweep needs before a fit is suggested."""
@@ -26,7 +34,7 @@ def suites_text(suites: Sequence[Suite]) -> str:
 def plan_text(plan: SuitePlan) -> str:
     """The runs of a plan in order, with the parameter count of each model and the command for that run alone."""
     rows = [
-        (e.task, e.architecture, number(e.cell.tier), number(e.request.n_parameters), command(e.request))
+        (e.task, e.architecture, number(e.cell.tier), number(e.request.n_parameters), _command(e.request))
         for e in plan.cells
     ]
     parts = [
@@ -35,6 +43,12 @@ def plan_text(plan: SuitePlan) -> str:
         missing_text(plan.missing),
     ]
     return "\n\n".join(part for part in parts if part)
+
+
+def _command(request: Request) -> str:
+    """The command of a run that is still to be made: that of its document, and whether it settles."""
+    share = request.options.settle
+    return f"{command(request)} {flag_of('settle')} {share:g}" if share else command(request)
 
 
 def suite_text(results: Sequence[Result], missing: Sequence[MissingRecord], tiers: Sequence[int]) -> str:
@@ -54,11 +68,67 @@ def missing_text(missing: Sequence[MissingRecord]) -> str:
     return "\n".join(lines)
 
 
-def sweep_text(points: Sequence[Point], grid: Grid) -> str:
-    """One row per point of a sweep, the reasons of failed points, and a suggested fit."""
-    rows = [(*(value for _, value in point.values), *_cells(point)) for point in points]
+def sweep_rows(points: Sequence[Point], grid: Grid, fact: str) -> list[tuple[str, ...]]:
+    """Headers, then one row per point of a sweep."""
+    headers = (*grid, _capacity_header(points, fact), "parameters", "bits per parameter", "run")
+    return [headers, *((*(value for _, value in point.values), *_cells(point)) for point in points)]
+
+
+def difference_rows(points: Sequence[Point], grid: Grid) -> list[tuple[str, ...]]:
+    """Headers, then every architecture of a sweep beside the first one; empty for a sweep of one architecture."""
+    if ARCH not in grid:
+        return []
+    found = differences(points)
+    headers = (*(name for name in grid if name != ARCH), "compared", _compared(found), "95 % interval", "")
+    return [headers, *(_difference_row(each) for each in found)]
+
+
+def estimates_text(registry: Registry, jobs: Sequence[Job]) -> str:
+    """What runs would take: one row each, then the time of all."""
+    estimates = [estimate_run(job.request, registry, existing_store()) for job in jobs]
+    rows = [
+        (
+            job.label,
+            number(each.n_parameters),
+            number(each.n_first),
+            number(each.n_groups),
+            number(each.most_trials),
+            number(each.steps),
+            "yes" if each.is_compiled else "no",
+            f"{each.bytes_per_lane / 1e6:.2g} MB" if each.bytes_per_lane else "–",
+            duration(each.seconds) if each.seconds is not None else "unknown",
+        )
+        for job, each in zip(jobs, estimates, strict=True)
+    ]
+    headers = ("run", "parameters", "first trials", "groups", "most trials", "steps", "compiled", "per model", "time")
+    seconds = total_seconds(estimates)
+    total = (
+        "time: unknown; this store has no run of the same task and preset to judge by"
+        if seconds is None
+        else f"time: about {duration(seconds)}, by the runs of the same task and preset in this store"
+    )
+    return f"{table(rows, headers)}\n\nnothing was trained; most trials are those at the leading learning rate\n{total}"
+
+
+def _compared(found: Sequence[Difference]) -> str:
+    return "difference" if any(each.is_share for each in found) else "ratio"
+
+
+def _difference_row(each: Difference) -> tuple[str, ...]:
+    shown = "{:+.0%}".format if each.is_share else "{:.2f}".format
+    low, high = ("open" if end is None else shown(end) for end in (each.ci_low, each.ci_high))
+    sign = " − " if each.is_share else " / "
+    verdict = "" if each.is_clear else "no clear difference"
+    fields = (value for _, value in each.values)
+    return (*fields, f"{each.architecture}{sign}{each.baseline}", shown(each.value), f"{low} to {high}", verdict)
+
+
+def sweep_text(points: Sequence[Point], grid: Grid, fact: str) -> str:
+    """One row per point of a sweep, differences of architectures, the reasons of failed points, a suggested fit."""
+    (headers, *rows), compared = sweep_rows(points, grid, fact), difference_rows(points, grid)
     parts = [
-        table(rows, (*grid, _capacity_header(points), "parameters", "bits per parameter", "run")),
+        table(rows, headers),
+        table(compared[1:], compared[0]) if compared[1:] else "",
         "\n".join(plain(f"failed: {_label(point)}: {point.reason}") for point in points if point.result is None),
         _suggested_fit(points, grid),
     ]
@@ -79,14 +149,14 @@ def fit_text(report: FitReport) -> str:
     return "\n\n".join(parts)
 
 
-def _capacity_header(points: Sequence[Point]) -> str:
+def _capacity_header(points: Sequence[Point], fact: str) -> str:
     """The quantity that the runs measured."""
     kinds = {result.capacity.kind: result for result in results_of(points)}
     if not kinds:
         return "capacity"
     kind, result = next(iter(kinds.items()))
-    names = {"least_budget": f"least {result.capacity.parameter}", "success_rate": "held", "overload": "facts held"}
-    return names.get(kind, "capacity")
+    names = {"least_budget": f"least {result.capacity.parameter}", "success_rate": "held", "overload": f"{fact}s held"}
+    return names.get(kind, f"capacity ({fact}s)")
 
 
 def _cells(point: Point) -> tuple[str, str, str, str]:

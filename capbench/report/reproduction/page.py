@@ -9,32 +9,59 @@ from tabulate import tabulate
 
 from capbench.documents.files import write_whole
 from capbench.documents.text import number, plain
-from capbench.errors import UserError
+from capbench.errors import BadSetting, UserError
 from capbench.measure.options import MeasureOptions
+from capbench.measure.presets import RecipePreset
 from capbench.report.reproduction.plot import figure_svg
+from capbench.report.reproduction.summary import summary
 from capbench.studies.reproduce.claim_text import value_text
+from capbench.studies.reproduce.claims import Group
 from capbench.studies.reproduce.data import PointRecord, Reproduction, SweepRecord, data_text, read_reproduction
 from capbench.studies.reproduce.judging import JudgedClaim, judge_claims
-from capbench.studies.reproduce.recipe import RecipeSweep
+from capbench.studies.reproduce.recipe import PaperRecipe, RecipeSweep
 from capbench.studies.reproduce.values import evaluate_at
 from capbench.studies.reproduce.verdict import Verdict
 
 DATA = "data"
 PUBLISHED = Path("docs/reproductions")
+PUBLISHED_SIZE: RecipePreset = "standard"
+WRITTEN_BY = "Written by `capbench reproduce"
 LEGEND = """\
 *agrees*: the measured value is within the tolerance of the claim, or its interval contains the published value.
-*agrees in direction*: the estimates follow the published trend, but not as far, or not beyond the variation between
-seeds.
-*does not*: they do not. *not shown here*: the data cannot decide, and the reason is given instead. Intervals are 95 %:
-Student's t over seeds at a fixed load, the search's own for a capacity, a bootstrap for a fitted law.
-Published values carry their pedigree: stated in the [paper], read from the authors' [code], [derived] for capbench from
-either, or a choice of [protocol].
+*agrees in direction*: the published direction is shown beyond the variation between seeds, but not the published value;
+for a single number: within a factor of 1.25.
+*no difference shown*: the interval contains both the claim and its opposite. *does not*: the opposite is shown.
+*not shown here*: the data cannot decide, and the reason is given instead; points at the ceiling of a metric are no
+evidence. Intervals are 95 %: Student's t over seeds at a fixed load, the search's own for a capacity, a bootstrap for a
+fitted law. Published values carry their pedigree: stated in the [paper], read from the authors' [code], [derived] for
+capbench from either, or a choice of [protocol].
 """
+GROUPS: dict[Group, tuple[str, str]] = {
+    "published": ("Published claims", "stated in a paper, or read in the authors' code"),
+    "notes": ("Claims of the notes", "drawn from the papers' text, theorems or tables, not stated by their authors"),
+    "own": ("Own questions", "asked by capbench"),
+    "check": ("Checks", "true by construction or by definition if the code is right; not counted"),
+}
 
 
-def default_page_folder() -> Path:
-    """Where pages go by default: docs/reproductions if it exists, else reproductions."""
-    return PUBLISHED if PUBLISHED.is_dir() else Path("reproductions")
+def default_page_folder(size: RecipePreset) -> Path:
+    """Where pages go by default: docs/reproductions if it is ours, else reproductions; a folder per other preset."""
+    if size != PUBLISHED_SIZE:
+        return Path(f"reproductions-{size}")
+    return PUBLISHED if (PUBLISHED / DATA).is_dir() else Path("reproductions")
+
+
+def check_page_folder(folder: Path, recipes: Sequence[PaperRecipe], size: RecipePreset) -> None:
+    """Raises BadSetting, before any training, where pages would replace others' files or data of another preset."""
+    for name in ("index.md", *(f"{recipe.paper}.md" for recipe in recipes)):
+        page = folder / name
+        if page.exists() and WRITTEN_BY not in page.read_text(encoding="utf-8", errors="replace"):
+            raise BadSetting(f"{page} was not written by capbench reproduce; name another folder with --out")
+    for recipe in recipes:
+        path = folder / DATA / f"{recipe.name}.json"
+        kept = read_reproduction(path).size if path.exists() else size
+        if kept != size:
+            raise BadSetting(f"{path} has the preset {kept}, not {size}; name another folder with --out, or delete it")
 
 
 def write_reproduction(data: Reproduction, folder: Path) -> None:
@@ -62,27 +89,43 @@ def render_pages(folder: Path) -> dict[str, str]:
 
 
 def index_page(found: Sequence[Reproduction]) -> str:
-    """The index: every claim of every recipe, with its verdict."""
-    counted = dict.fromkeys(Verdict, 0)
-    rows = []
-    for data in found:
-        for judged in judge_claims(data):
-            counted[judged.verdict] += 1
-            rows.append(
-                (f"[{data.recipe.paper}]({data.recipe.paper}.md#{data.recipe.name})", *_cells(judged), _command(data))
-            )
-    counts = ", ".join(f"{n} {verdict}" for verdict, n in counted.items() if n)
+    """The index: a summary, then every claim of every recipe with its verdict, counted by group."""
+    judged = [(data, each) for data in found for each in judge_claims(data)]
     seconds = sum(data.wall_seconds for data in found)
     parts = [
         "# Reproductions",
         "What the papers report, and what capbench measures. Written by `capbench reproduce --all` from the files in "
         "`data/`; do not edit.",
-        f"{len(rows)} claims of {len(found)} recipes: {counts}. The run times add up to {seconds / 60:.0f} minutes; "
-        "the elapsed time is shorter where runs were parallel.",
+        summary(judged),
+        "## All claims",
+        _tally(judged),
+        f"{len(found)} recipes; their run times add up to {seconds / 60:.0f} minutes, and the elapsed time is shorter "
+        "where runs were parallel.",
         LEGEND.strip(),
-        _table(rows, ("paper", "claim", "published", "ours", "verdict", "command")),
+        *(_group_section(group, [pair for pair in judged if pair[1].claim.counted_as == group]) for group in GROUPS),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _tally(judged: Sequence[tuple[Reproduction, JudgedClaim]]) -> str:
+    """How many claims of each group have each verdict; checks are not counted."""
+    rows = []
+    for group, (title, _) in GROUPS.items():
+        verdicts = [each.verdict for _, each in judged if each.claim.counted_as == group]
+        if group != "check" and verdicts:
+            rows.append((title, len(verdicts), *(verdicts.count(verdict) for verdict in Verdict)))
+    return _table(rows, ("", "claims", *(verdict.value for verdict in Verdict)))
+
+
+def _group_section(group: Group, judged: Sequence[tuple[Reproduction, JudgedClaim]]) -> str:
+    if not judged:
+        return ""
+    title, meaning = GROUPS[group]
+    rows = [
+        (f"[{data.recipe.paper}]({data.recipe.paper}.md#{data.recipe.name})", *_cells(each), _command(data))
+        for data, each in judged
+    ]
+    return f"## {title}\n\n{meaning}\n\n" + _table(rows, ("paper", "claim", "published", "ours", "verdict", "command"))
 
 
 def paper_page(found: Sequence[Reproduction]) -> str:
@@ -116,7 +159,8 @@ def _section(data: Reproduction) -> str:
 def _cells(judged: JudgedClaim) -> tuple[str, str, str, str]:
     claim = judged.claim
     published = f"{judged.published} [{claim.pedigree}] {claim.where}"
-    return claim.claim, published, judged.ours, f"**{judged.verdict}**"
+    verdict = f"**{judged.verdict}**" + (" (check)" if claim.counted_as == "check" else "")
+    return claim.claim, published, judged.ours, verdict
 
 
 def _comparison(judged: JudgedClaim) -> str:

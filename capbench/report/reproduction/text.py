@@ -41,7 +41,13 @@ def reproduction_json(found: Sequence[Reproduction]) -> str:
 
 def _document(data: Reproduction) -> dict[str, JsonValue]:
     judged: list[JsonValue] = [
-        {"claim": v.claim.id, "published": v.published, "ours": v.ours, "verdict": v.verdict.value}
+        {
+            "claim": v.claim.id,
+            "group": v.claim.counted_as,
+            "published": v.published,
+            "ours": v.ours,
+            "verdict": v.verdict.value,
+        }
         for v in judge_claims(data)
     ]
     return {"verdicts": judged, "data": data.model_dump(mode="json")}
