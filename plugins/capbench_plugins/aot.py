@@ -18,6 +18,7 @@ class Aot(Architecture):
     """Attention-only transformer of Dana et al. 2025 (arXiv 2411.10115); without positions, that of Wong 2025."""
 
     name: ClassVar[str] = "aot"
+    family: ClassVar[str] = "attention"
 
     d_model: int = Field(8, ge=1, le=4096, description="d: width of embeddings and residual stream")
     n_heads: int = Field(2, ge=1, le=4096, description="H: heads per layer")
@@ -27,16 +28,16 @@ class Aot(Architecture):
     positions: bool = Field(True, description="whether a learned vector is added at each position")
     shared_maps: bool = Field(
         False,
-        description="one d->d_h and one d_h->d map shared by all heads, as in the code of Dana et al. if d_h != d; "
-        "needs d_qk = d_vo = d_h and one layer",
+        description="one d->d_h and one d_h->d map shared by all heads of a layer, as in the code of Dana et al. if "
+        "d_h != d; needs d_qk = d_vo = d_h",
     )
 
     @model_validator(mode="after")
     def _shared_maps_fit(self) -> Aot:
-        if self.shared_maps and (self.d_qk != self.d_vo or self.n_layers > 1):
+        if self.shared_maps and self.d_qk != self.d_vo:
             raise ValueError(
-                f"shared_maps needs d_qk = d_vo and n_layers = 1, got d_qk={self.d_qk}, d_vo={self.d_vo}, "
-                f"n_layers={self.n_layers}; set them so or set shared_maps=false"
+                f"shared_maps needs d_qk = d_vo, got d_qk={self.d_qk}, d_vo={self.d_vo}; "
+                "set them so or set shared_maps=false"
             )
         return self
 
@@ -58,7 +59,11 @@ class Aot(Architecture):
         """Its heads as the theorems count them; None with shared maps, which the theorems do not cover."""
         if self.shared_maps or not isinstance(signature, Lookup):
             return None
-        return Heads(self.n_heads, self.d_model, self.d_qk, self.d_vo, self.n_layers, True, self.positions)
+        return Heads(self.n_heads, self.d_model, self.d_qk, self.d_vo, self.n_layers, True, self.positions, True)
+
+    def state_size(self, signature: Signature, length: int) -> int | None:
+        """The keys and values of all positions in all layers."""
+        return length * self.n_layers * self.n_heads * (self.d_qk + self.d_vo)
 
 
 def require_lookup(signature: Signature, name: str) -> Lookup:
@@ -154,11 +159,29 @@ class CausalLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(slots, length, d) residual stream -> the same, with the output of attention added."""
-        q, k, v = (torch.einsum("sld,hde->shle", x, W) for W in (self.W_Q, self.W_K, self.W_V))
+        W_Q, W_K, W_V, W_O = self.maps()
+        q, k, v = (torch.einsum("sld,hde->shle", x, W) for W in (W_Q, W_K, W_V))
         # q, k: (slots, heads, length, d_qk); v: (slots, heads, length, d_vo)
         is_later = torch.ones_like(x[0] @ x[0].mT, dtype=torch.bool).triu(1)  # (length, length)
         scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(is_later, -math.inf)  # (slots, heads, length, length)
-        return x + torch.einsum("shlv,hvd->sld", scores.softmax(dim=-1) @ v, self.W_O)
+        return x + torch.einsum("shlv,hvd->sld", scores.softmax(dim=-1) @ v, W_O)
+
+    def maps(self) -> Maps:
+        """The four matrices of every head."""
+        return self.W_Q, self.W_K, self.W_V, self.W_O
+
+
+class SharedCausalLayer(CausalLayer):
+    """A causal layer whose heads share one d -> d_h input map and one d_h -> d output map."""
+
+    def __init__(self, d: int, n_heads: int, d_qk: int, d_vo: int) -> None:
+        super().__init__(d_qk, n_heads, d_qk, d_vo)
+        self.W_in = uniform(d, d_qk, limit=1 / math.sqrt(d))
+        self.W_out = uniform(d_vo, d, limit=1 / math.sqrt(d_vo))
+
+    def maps(self) -> Maps:
+        """The matrices of every head with the shared maps multiplied in."""
+        return self.W_in @ self.W_Q, self.W_in @ self.W_K, self.W_in @ self.W_V, self.W_O @ self.W_out
 
 
 class SharedMaps(AttentionOnly):
@@ -171,6 +194,7 @@ class SharedMaps(AttentionOnly):
         self, signature: Lookup, d: int, n_heads: int, d_qk: int, d_vo: int, positions: bool = False, n_layers: int = 1
     ) -> None:
         super().__init__(signature, d, n_heads, d_qk, d_vo, positions, n_layers)
+        self.earlier = nn.ModuleList(SharedCausalLayer(d, n_heads, d_qk, d_vo) for _ in range(n_layers - 1))
         self.W_in = uniform(d, d_qk, limit=1 / math.sqrt(d))
         self.W_out = uniform(d_vo, d, limit=1 / math.sqrt(d_vo))
         self.W_Q, self.W_K, self.W_V, self.W_O = initial_maps(d_qk, n_heads, d_qk, d_vo)

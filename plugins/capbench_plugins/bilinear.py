@@ -1,94 +1,20 @@
-"""A plain associative memory, the simplest baseline: one matrix, fixed keys, no attention."""
+"""The old name of the linear associative memory."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import ClassVar
 
-import torch
-from pydantic import Field
-from torch import Tensor, nn
-
-from capbench import Architecture, Lookup, Recall, Signature, UnsupportedSignature, find_shapes, hookimpl
-from capbench_plugins.attention import gaussian
-
-MOST_WIDTH = 1024
+from capbench import Architecture, hookimpl
+from capbench_plugins.linear_memory import LinearMemory
 
 
-class Bilinear(Architecture):
-    """Associative memory W = Σ v kᵀ, learned as one matrix on fixed keys.
-
-    On pairs of tokens a key is the outer product of two fixed random vectors, one per token; on relations
-    the score of two items is x_i W x_jᵀ. The output is linear in W, so facts not held after training
-    most likely cannot be held.
-    """
+class Bilinear(LinearMemory):
+    """The old name of `linear_memory`, kept for results under it; the gated MLP is `gated_mlp` with gate=bilinear."""
 
     name: ClassVar[str] = "bilinear"
-
-    d_model: int = Field(
-        10, ge=1, le=MOST_WIDTH, description="width of a token's vector, on lookup tasks; a key has d²"
-    )
-
-    def build(self, signature: Signature) -> nn.Module:
-        """The module for pairs of tokens or of items."""
-        if isinstance(signature, Recall):
-            raise UnsupportedSignature("bilinear joins two vectors; a recall task gives a whole context to each query")
-        if not isinstance(signature, Lookup):
-            return RelationMatrix(signature.d_item)
-        if signature.length != 2:
-            raise UnsupportedSignature(f"bilinear joins two tokens, got sequences of {signature.length}")
-        return PairMemory(signature, self.d_model)
-
-    def widths(self, signature: Signature) -> tuple[str, ...]:
-        """The width of a token's vector; on relations no width is free."""
-        return ("d_model",) if isinstance(signature, Lookup) else ()
-
-    def shapes(self, signature: Signature, n_parameters: int) -> Sequence[Bilinear]:
-        """The one width that has the count; on relations the matrix has the size of the items."""
-        if not isinstance(signature, Lookup):
-            return ()
-        return find_shapes(self, signature, n_parameters, {"d_model": range(1, MOST_WIDTH + 1)})
-
-
-class PairMemory(nn.Module):
-    """Logits (x_1 ⊗ x_2) W: only W is trained; the tokens' Gaussian vectors x are fixed."""
-
-    vectors: Tensor
-
-    def __init__(self, signature: Lookup, d: int) -> None:
-        super().__init__()
-        self.signature = signature
-        self.register_buffer("vectors", torch.randn(signature.n_tokens, d))
-        self.W = gaussian(d, d, signature.n_classes, std=1 / d)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """(slots, 2) tokens -> (slots, n_classes) logits."""
-        first, last = self.vectors[tokens].unbind(dim=1)  # (slots, d) each
-        key = (first.unsqueeze(-1) * last.unsqueeze(-2)).flatten(1)  # (slots, d * d)
-        return key @ self.W.flatten(0, 1)
-
-    def forward_grid(self) -> Tensor:
-        """The logits of every pair, (n_combinations, n_classes); each first token is multiplied by W only once."""
-        first, last = (self.vectors[start:stop] for start, stop in self.signature.spans)
-        half = torch.einsum("kd,dec->kec", first, self.W)  # (first, d, n_classes)
-        return (last @ half).flatten(0, 1)
-
-
-class RelationMatrix(nn.Module):
-    """Edge iff x_i W x_jᵀ exceeds a threshold: one head of full width."""
-
-    def __init__(self, d_item: int) -> None:
-        super().__init__()
-        self.W = gaussian(d_item, d_item, std=1 / math.sqrt(d_item))
-        self.threshold = nn.Parameter(torch.full((), 0.5))
-
-    def forward(self, items: Tensor) -> Tensor:
-        """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
-        return items @ self.W @ items.mT - self.threshold
 
 
 @hookimpl
 def capbench_architectures() -> list[type[Architecture]]:
-    """The associative memory."""
+    """The associative memory under its old name."""
     return [Bilinear]

@@ -43,7 +43,7 @@ def reach(task: Task, heads: Heads) -> int:
 
 def weights(task: Task, heads: Heads, module: nn.Module, problem: Problem, generator: Generator) -> dict[str, Tensor]:
     """The signature construction with the split, codes and filters that separate the edges best."""
-    items, edges, mask = (tensor.double().cpu() for tensor in (*problem.inputs, problem.targets, problem.mask))
+    items, edges, mask = (t.double().cpu() for t in (problem.inputs[0], problem.targets, problem.mask))
     found = []
     for W_Q, W_K in _candidates(items, edges, heads, generator):
         scores = ((items @ W_Q) @ (items @ W_K).mT).amax(dim=0)  # (items, items)

@@ -27,6 +27,11 @@ LOGIT_STD = 2.0
 def reach(task: Task, heads: Heads) -> int:
     """H (min(n, d_qk) - 1) + 1 examples, or as many as the task has."""
     signature = _signature(task)
+    if signature.n_context >= signature.d_input:
+        raise CannotConstruct(
+            f"construct needs contexts of n < d independent vectors, got n = {signature.n_context} of width "
+            f"{signature.d_input}; raise task.d_input"
+        )
     needed = width_needed(signature.n_classes)
     if heads.d_vo < needed:
         raise CannotConstruct(

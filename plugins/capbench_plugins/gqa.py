@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from capbench import Architecture, Heads, Lookup, Recall, Relation, Signature, find_shapes, hookimpl
 from capbench_plugins.aot import AttentionOnly
-from capbench_plugins.attention import INIT_SCALES, Maps, head_grid, heads_fit
+from capbench_plugins.attention import Maps, head_grid, heads_fit, init_scales
 from capbench_plugins.mha import RecallAttention
 from capbench_plugins.relations import RelationScores
 
@@ -22,6 +22,7 @@ class Gqa(Architecture):
     """Grouped-query attention (Ainslie et al. 2023, arXiv 2305.13245); one group is multi-query (1911.02150)."""
 
     name: ClassVar[str] = "gqa"
+    family: ClassVar[str] = "attention"
 
     d_model: int = Field(10, ge=1, le=4096, description="d: width of embeddings and residual stream, on lookup tasks")
     n_heads: int = Field(4, ge=1, le=4096, description="H: heads of queries")
@@ -60,11 +61,11 @@ class Gqa(Architecture):
         return ("d_qk",) if isinstance(signature, Relation) else ("d_qk", "d_vo")
 
     def shapes(self, signature: Signature, n_parameters: int) -> Sequence[Gqa]:
-        """More or fewer groups of two or four heads, no wider than what they read."""
+        """More or fewer groups of two or four heads, no wider than what they read, at several initial scales."""
         grid = head_grid(signature)
         grid = {"n_kv_heads": grid.pop("n_heads"), "heads_per_group": GROUP_SIZES, **grid}
-        if isinstance(signature, Recall):
-            grid["init_scale"] = INIT_SCALES
+        if not isinstance(signature, Lookup):
+            grid["init_scale"] = init_scales(signature)
         is_useful = heads_fit if isinstance(signature, Lookup) else None
         return find_shapes(self, signature, n_parameters, grid, fields=grouped, is_useful=is_useful)
 
@@ -76,7 +77,7 @@ class Gqa(Architecture):
             return None
         d = signature.d_input if isinstance(signature, Recall) else self.d_model
         is_lookup = isinstance(signature, Lookup)
-        return Heads(self.n_heads, d, self.d_qk, self.d_vo, 1, is_lookup, is_lookup and self.positions)
+        return Heads(self.n_heads, d, self.d_qk, self.d_vo, 1, is_lookup, is_lookup and self.positions, is_lookup)
 
 
 def grouped(point: Mapping[str, Any]) -> dict[str, Any]:

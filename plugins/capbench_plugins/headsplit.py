@@ -12,6 +12,7 @@ from capbench import (
     Architecture,
     Heads,
     Lookup,
+    Problem,
     Recall,
     Relation,
     Signature,
@@ -20,9 +21,9 @@ from capbench import (
     hookimpl,
 )
 from capbench_plugins.aot import AttentionOnly
-from capbench_plugins.attention import INIT_SCALES, head_grid
-from capbench_plugins.mha import RecallAttention
-from capbench_plugins.relations import RelationScores
+from capbench_plugins.attention import head_grid
+from capbench_plugins.mha import Mha, RecallAttention, analyse_recall
+from capbench_plugins.relations import RelationScores, analyse_scores
 
 
 class HeadSplit(Architecture):
@@ -32,6 +33,7 @@ class HeadSplit(Architecture):
     """
 
     name: ClassVar[str] = "headsplit"
+    family: ClassVar[str] = "attention"
 
     d_model: int = Field(16, ge=1, le=4096, description="d: width of embeddings and residual stream, on lookup tasks")
     n_heads: int = Field(4, ge=1, le=4096, description="H: heads over which the totals are split; must divide both")
@@ -63,16 +65,30 @@ class HeadSplit(Architecture):
         return ("d_qk_total",) if isinstance(signature, Relation) else ("d_qk_total", "d_vo_total")
 
     def shapes(self, signature: Signature, n_parameters: int) -> Sequence[HeadSplit]:
-        """As in mha or aot: more or fewer heads, no wider than what they read; the totals follow."""
+        """The shapes of mha, which it is outside lookup tasks; on those, or where a total is set, heads as in aot."""
+        if not isinstance(signature, Lookup) and not self.model_fields_set & {"d_qk_total", "d_vo_total"}:
+            return self._shapes_of_mha(signature, n_parameters)
         grid = head_grid(signature)
-        if isinstance(signature, Recall):
-            grid["init_scale"] = INIT_SCALES
 
         def are_useful(shape: HeadSplit) -> bool:
             heads = shape.heads(signature)
             return max(heads.d_qk, heads.d_vo) <= heads.d_model
 
         return find_shapes(self, signature, n_parameters, grid, fields=totals, is_useful=are_useful)
+
+    def _shapes_of_mha(self, signature: Relation | Recall, n_parameters: int) -> Sequence[HeadSplit]:
+        """Each shape of mha as totals, in the same order: one model under two names has one capacity."""
+        own = Mha.model_construct(
+            _fields_set=self.model_fields_set & Mha.model_fields.keys(),
+            n_heads=self.n_heads,
+            d_qk=max(1, self.d_qk_total // self.n_heads),
+            d_vo=max(1, self.d_vo_total // self.n_heads),
+            init_scale=self.init_scale,
+        )
+        kept = {name: getattr(self, name) for name in self.model_fields_set}
+        shapes = [totals(dict(shape)) for shape in own.shapes(signature, n_parameters)]
+        names = ("n_heads", "d_qk_total", "d_vo_total", "init_scale")
+        return [HeadSplit(**{**{name: shape[name] for name in names}, **kept}) for shape in shapes]
 
     def heads(self, signature: Signature) -> Heads:
         """Its heads as the theorems count them."""
@@ -84,7 +100,14 @@ class HeadSplit(Architecture):
             return Heads(self.n_heads, signature.d_item, self._share("d_qk_total"), d_vo=0)
         d, d_vo = self._width(signature), self._share("d_vo_total")
         d_qk = self._diagonal_d_qk(d, d_vo) if self.diagonal else self._share("d_qk_total")
-        return Heads(self.n_heads, d, d_qk, d_vo, has_skip=isinstance(signature, Lookup))
+        is_lookup = isinstance(signature, Lookup)
+        return Heads(self.n_heads, d, d_qk, d_vo, has_skip=is_lookup, has_unembedding=is_lookup)
+
+    def analyse(self, module: nn.Module, problem: Problem) -> dict[str, float]:
+        """As in mha: saturation and the rank of the head outputs on recall, margin and rounding on relations."""
+        if isinstance(module, RelationScores):
+            return analyse_scores(module, problem)
+        return analyse_recall(module, problem) if isinstance(module, RecallAttention) else {}
 
     def _width(self, signature: Lookup | Recall) -> int:
         return signature.d_input if isinstance(signature, Recall) else self.d_model

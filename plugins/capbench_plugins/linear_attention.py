@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from capbench import Architecture, Lookup, Recall, Relation, Signature, UnsupportedSignature, find_shapes, hookimpl
-from capbench_plugins.attention import INIT_SCALES, head_grid, heads_fit, mix_grid
+from capbench_plugins.attention import head_grid, heads_fit, init_scales, mix_grid
 from capbench_plugins.mha import RecallAttention, TokenAttention
 
 
@@ -19,6 +19,7 @@ class LinearAttention(Architecture):
     """`mha` with weights φ(q)·φ(k), normalised, φ = elu + 1 (Katharopoulos et al. 2020, arXiv 2006.16236)."""
 
     name: ClassVar[str] = "linear_attention"
+    family: ClassVar[str] = "attention"
 
     d_model: int = Field(16, ge=1, le=4096, description="width of the token embeddings, on lookup tasks")
     n_heads: int = Field(4, ge=1, le=4096, description="H: number of heads")
@@ -43,9 +44,13 @@ class LinearAttention(Architecture):
 
     def shapes(self, signature: Signature, n_parameters: int) -> Sequence[LinearAttention]:
         """As in mha: more or fewer heads, no wider than what they read, at several initial scales."""
-        grid = {**head_grid(signature), "init_scale": INIT_SCALES}
+        grid = {**head_grid(signature), "init_scale": init_scales(signature)}
         is_useful = heads_fit if isinstance(signature, Lookup) else None
         return find_shapes(self, signature, n_parameters, grid, is_useful=is_useful)
+
+    def state_size(self, signature: Signature, length: int) -> int | None:
+        """One matrix per head, and the sum of the keys, on sequences of tokens."""
+        return self.n_heads * self.d_qk * (self.d_vo + 1) if isinstance(signature, Lookup) else None
 
 
 def features(x: Tensor) -> Tensor:

@@ -6,12 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from capbench import Architecture, Heads, Lookup, Problem, Recall, Relation, Signature, find_shapes, hookimpl
-from capbench_plugins.attention import INIT_SCALES, Maps, attend, attend_grid, gaussian, head_grid, heads_fit
-from capbench_plugins.relations import Readout, RelationScores, RoutedScores, SoftmaxScores
+from capbench_plugins.attention import Maps, attend, attend_grid, gaussian, head_grid, heads_fit, init_scales
+from capbench_plugins.relations import Readout, RelationScores, RoutedScores, SoftmaxScores, analyse_scores
 
 SATURATED = 0.99
 """Attention to one vector counts as saturated above this [code]."""
@@ -21,6 +22,7 @@ class Mha(Architecture):
     """Multi-head attention: of a query over its context, of the last token over all, or between items."""
 
     name: ClassVar[str] = "mha"
+    family: ClassVar[str] = "attention"
 
     d_model: int = Field(16, ge=1, le=4096, description="width of the token embeddings, on lookup tasks")
     n_heads: int = Field(4, ge=1, le=4096, description="H: number of heads")
@@ -56,11 +58,9 @@ class Mha(Architecture):
         return ("n_heads", "d_qk") if isinstance(signature, Relation) else ("n_heads", "d_vo")
 
     def shapes(self, signature: Signature, n_parameters: int) -> Sequence[Mha]:
-        """More or fewer heads of any width up to that of what they read; on relations at their own initial scale."""
-        grid = head_grid(signature)
-        if not isinstance(signature, Relation):
-            grid["init_scale"] = INIT_SCALES
-        elif self.readout == "routed":
+        """More or fewer heads of any width up to that of what they read, at several initial scales."""
+        grid = {**head_grid(signature), "init_scale": init_scales(signature)}
+        if isinstance(signature, Relation) and self.readout == "routed":
             grid["d_vo"] = grid["d_qk"]
         is_useful = heads_fit if isinstance(signature, Lookup) else None
         return find_shapes(self, signature, n_parameters, grid, is_useful=is_useful)
@@ -73,14 +73,14 @@ class Mha(Architecture):
         return Heads(self.n_heads, d_model, self.d_qk, self.d_vo)
 
     def analyse(self, module: nn.Module, problem: Problem) -> dict[str, float]:
-        """On recall, the share of (example, head) pairs in which one context vector gets nearly all the attention.
+        """On recall, saturation and the rank of the head outputs; on relations, the margin and what rounding leaves."""
+        if isinstance(module, RelationScores):
+            return analyse_scores(module, problem)
+        return analyse_recall(module, problem) if isinstance(module, RecallAttention) else {}
 
-        The threshold is that of the authors' code (Mahdavi et al. 2024, arXiv 2306.02010).
-        """
-        if not isinstance(module, RecallAttention):
-            return {}
-        largest = module.attention(*problem.inputs).amax(dim=-1)[:, problem.mask > 0]  # (heads, examples)
-        return {"saturation_share": float((largest > SATURATED).double().mean())}
+    def state_size(self, signature: Signature, length: int) -> int | None:
+        """The keys and values of all positions, on sequences of tokens."""
+        return length * self.n_heads * (self.d_qk + self.d_vo) if isinstance(signature, Lookup) else None
 
 
 class AttentionHeads(nn.Module):
@@ -112,6 +112,24 @@ class RecallAttention(AttentionHeads):
         """Each head's softmax(e W_Q W_Kᵀ Eᵀ / √d_qk), (heads, slots, n)."""
         probes = queries @ self.W_Q @ self.W_K.mT / math.sqrt(self.W_Q.shape[-1])  # (heads, slots, d)
         return (probes.unsqueeze(-2) @ contexts.mT).squeeze(-2).softmax(dim=-1)
+
+
+def analyse_recall(module: RecallAttention, problem: Problem) -> dict[str, float]:
+    """The share of (example, head) pairs in which one vector gets nearly all the attention, and the rank of Z.
+
+    The threshold is that of the authors' code (Mahdavi et al. 2024, arXiv 2306.02010); Z, the stacked outputs of the
+    heads before W_V, is that of its Proposition 2.
+    """
+    contexts, is_fact = problem.inputs[0], problem.mask > 0
+    attention = module.attention(*problem.inputs).detach()[:, is_fact]  # (heads, examples, n)
+    own = contexts[0] if len(contexts) == 1 else contexts[is_fact]  # (n, d), or one for each example
+    mixed = attention @ own if own.dim() == 2 else (attention.unsqueeze(-2) @ own).squeeze(-2)
+    Z = mixed.transpose(0, 1).flatten(1).double()  # (examples, heads * d)
+    rounding = max(Z.shape) * torch.finfo(attention.dtype).eps
+    return {
+        "saturation_share": float((attention.amax(dim=-1) > SATURATED).double().mean()),
+        "head_output_rank": float(torch.linalg.matrix_rank(Z, rtol=rounding)),
+    }
 
 
 class TokenAttention(AttentionHeads):

@@ -20,6 +20,7 @@ class Mlp(Architecture):
     """MLP with GELU on concatenated embeddings, on a context and its query, or on a pair of items."""
 
     name: ClassVar[str] = "mlp"
+    family: ClassVar[str] = "mlp"
 
     d_model: int = Field(10, ge=1, le=MOST_WIDTH, description="width of the token embeddings, on lookup tasks")
     d_mlp: int = Field(64, ge=1, le=MOST_HIDDEN, description="hidden width")
@@ -121,7 +122,7 @@ class RelationMlp(nn.Module):
         self.W_source, self.W_target = uniform(d_item, d_mlp, limit=limit), uniform(d_item, d_mlp, limit=limit)
         self.rest = HiddenLayers(2 * d_item, d_mlp, 1, n_layers)
 
-    def forward(self, items: Tensor) -> Tensor:
+    def forward(self, items: Tensor, contexts: Tensor | None = None) -> Tensor:
         """(items, d) vectors -> (items, items) scores, positive where an edge is predicted."""
         pairs = (items @ self.W_source).unsqueeze(1) + items @ self.W_target  # (items, items, d_mlp)
         scores: Tensor = self.rest(pairs).squeeze(-1)

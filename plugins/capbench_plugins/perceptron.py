@@ -15,6 +15,7 @@ class Perceptron(Architecture):
     """A hyperplane through the origin: the score of a query is w·x, with one weight per coordinate."""
 
     name: ClassVar[str] = "perceptron"
+    family: ClassVar[str] = "mlp"
 
     def build(self, signature: Signature) -> nn.Module:
         """The module for queries that get a single score."""

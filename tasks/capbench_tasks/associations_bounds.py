@@ -21,6 +21,9 @@ from capbench import (
 )
 from capbench_tasks.associations import PairAssociations
 
+LINEAR_MEMORIES = ("linear_memory", "bilinear")
+"""The architecture with one matrix between keys and values, and its old name."""
+
 
 class TopOne(Bound):
     """How many pairs one matrix holds if every value must beat all others."""
@@ -41,7 +44,7 @@ class TopOne(Bound):
         CalibrationCell(
             f"linear memory d={d}, trained",
             PairAssociations.name,
-            "bilinear",
+            LINEAR_MEMORIES[0],
             settings=(f"task.d_item={d}", f"task.n_pairs={5 * d}"),
         )
         for d in (8, 12)
@@ -51,7 +54,7 @@ class TopOne(Bound):
         """The n at which 2 n ln n equals d²."""
         if not isinstance(task, PairAssociations):
             raise NotApplicable("it is about associations of random vectors")
-        if architecture.name != "bilinear":
+        if architecture.name not in LINEAR_MEMORIES:
             raise NotApplicable(f"it is about one matrix between keys and values; {architecture.name} is another model")
         pairs = math.exp(lambertw(task.d_item**2 / 2).real)  # solves n ln n = d² / 2
         return BoundValue(pairs, FACTS, "as n grows; conjectured from a small-tail extrapolation")

@@ -29,6 +29,16 @@ def kruskal_share(vectors: Tensor, k: int, n_subsets: int, generator: Generator)
     return float(torch.cat(independent).double().mean())
 
 
+def kruskal_rank(vectors: Tensor, at_most: int, n_subsets: int) -> int:
+    """The largest k up to `at_most` for which every k-subset in a random sample is independent, by bisection."""
+    low, high = 0, at_most
+    while low < high:
+        middle = (low + high + 1) // 2
+        share = kruskal_share(vectors, middle, n_subsets, torch.Generator().manual_seed(0))
+        low, high = (middle, high) if share == 1 else (low, middle - 1)
+    return low
+
+
 def has_full_rank(matrices: Tensor) -> Tensor:
     """Whether the rows of each (..., k, d) matrix are independent: none lies in the span of those before it."""
     k, d = matrices.shape[-2:]

@@ -23,6 +23,9 @@ from capbench import (
     hookimpl,
 )
 
+COMMON = 0.7
+"""Length of the direction that anisotropic vectors share, against 1 for the spread of each around it: their mean cosine
+is then about 1/3, as is common among the token embeddings of trained models [protocol]."""
 Graph = Literal["permutation", "random", "out_regular", "hubs"]
 
 
@@ -45,9 +48,11 @@ class Rgr(Task):
         description="permutation: distinct targets, one per source; random: any edges; "
         "out_regular: out_degree edges per source; hubs: power-law in-degrees",
     )
-    embedding: Literal["gaussian", "one_hot", "given"] = Field(
+    embedding: Literal["gaussian", "anisotropic", "one_hot", "given"] = Field(
         "gaussian",
-        description="gaussian: random unit vectors, new for each seed; one_hot: needs m <= d; given: as in `vectors`",
+        description="gaussian: random unit vectors, new for each seed; anisotropic: random ones around a common "
+        "direction whose spread falls from axis to axis, as in trained embeddings; one_hot: needs m <= d; "
+        "given: as in `vectors`",
     )
     vectors: tuple[tuple[float, ...], ...] = Field(
         (), description="the items' vectors for embedding=given: n_items rows of d_item numbers"
@@ -57,7 +62,10 @@ class Rgr(Task):
         1.0, gt=0, le=4, description="for hubs, the r-th most popular target draws edges in proportion to r^-exponent"
     )
     context_size: int = Field(
-        0, ge=0, description="score in random contexts of this many items; 0: on all items at once, the strictest test"
+        0,
+        ge=0,
+        description="score in random contexts of this many items, within which attention is normalised where it is; "
+        "0: on all items at once, the strictest test of scores that do not depend on the context",
     )
     n_contexts: int = Field(64, ge=1, le=4096, description="number of contexts drawn if context_size > 0")
 
@@ -83,8 +91,8 @@ class Rgr(Task):
 
     @property
     def signature(self) -> Relation:
-        """Items in, scores of ordered pairs out."""
-        return Relation(self.n_items, self.d_item)
+        """Items, and contexts if they are sampled, in; scores of ordered pairs out."""
+        return Relation(self.n_items, self.d_item, self.n_contexts if self.context_size else 0)
 
     @property
     def has_self_loops(self) -> bool:
@@ -115,20 +123,24 @@ class Rgr(Task):
         source, target = self._edges(load, generator)
         adjacency = torch.zeros(self.n_items, self.n_items)
         adjacency[source, target] = 1.0
-        return Problem((vectors,), adjacency, self._pair_weights(generator))
+        if self.context_size == 0:
+            return Problem((vectors,), adjacency, self._without_loops(torch.ones(self.n_items, self.n_items)))
+        contexts = self._contexts(generator)
+        return Problem((vectors, contexts), adjacency, self._without_loops(contexts.T @ contexts))
 
     def loss(self, outputs: Tensor, problem: Problem) -> Tensor:
         """Binary cross-entropy over pairs, with edges weighted by the square root of non-edges over edges."""
+        mask = self._mask(outputs, problem)
         edges, pairs = (problem.targets * problem.mask).sum(), problem.mask.sum()
         boost = torch.sqrt((pairs - edges) / edges.clamp(min=1.0))
-        weight = problem.mask * (1 + (boost.clamp(min=1.0) - 1) * problem.targets)
+        weight = mask * (1 + (boost.clamp(min=1.0) - 1) * problem.targets)
         # For targets of 0 and 1 the cross-entropy is softplus(∓score), which takes fewer passes over memory.
         cross_entropy = F.softplus(outputs * (1 - 2 * problem.targets))
         return (weight * cross_entropy).sum() / pairs
 
     def metrics(self, outputs: Tensor, problem: Problem) -> dict[str, Tensor]:
         """Micro-F1 over the scored pairs, and the bits of the graph that the scores store."""
-        predicted = (outputs > 0).to(outputs.dtype) * problem.mask
+        predicted = (outputs > 0).to(outputs.dtype) * self._mask(outputs, problem)
         edges = problem.targets * problem.mask
         found = (predicted * problem.targets).sum()
         total = predicted.sum() + edges.sum()
@@ -137,9 +149,14 @@ class Rgr(Task):
         return {"f1": f1, "bits": self._bits(outputs, problem)}
 
     def _bits(self, outputs: Tensor, problem: Problem) -> Tensor:
-        """Bits that specify the graph, less those that correct the predicted edges into it."""
+        """Bits that specify the graph, less those that correct the predicted edges into it.
+
+        Where the scores depend on the context, a pair counts as predicted if most contexts that have it say so.
+        """
         is_scored = (problem.mask > 0).to(outputs.dtype)
-        predicted, edges = (outputs > 0).to(outputs.dtype) * is_scored, problem.targets * is_scored
+        votes = torch.where(outputs > 0, 1.0, -1.0) * self._mask(outputs, problem)  # (items, items), or per context
+        votes = votes if votes.dim() == 2 else votes.sum(dim=0)
+        predicted, edges = (votes > 0).to(outputs.dtype) * is_scored, problem.targets * is_scored
         n_pairs, n_predicted, n_edges = is_scored.sum(), predicted.sum(), edges.sum()
         found = (predicted * edges).sum()
         wrong, missed = n_predicted - found, n_edges - found
@@ -161,7 +178,11 @@ class Rgr(Task):
             return torch.eye(self.n_items, self.d_item)
         if self.embedding == "given":
             return torch.tensor(self.vectors)
-        return F.normalize(torch.randn(self.n_items, self.d_item, generator=generator), dim=1)
+        vectors = torch.randn(self.n_items, self.d_item, generator=generator)
+        if self.embedding == "anisotropic":
+            spread = torch.arange(1, self.d_item + 1, dtype=vectors.dtype) ** -0.5
+            vectors = vectors * spread / spread.norm() + COMMON * F.one_hot(torch.tensor(0), self.d_item)
+        return F.normalize(vectors, dim=1)
 
     def _edges(self, load: int, generator: Generator) -> tuple[Tensor, Tensor]:
         """Sources and targets of `load` distinct edges."""
@@ -186,16 +207,22 @@ class Rgr(Task):
         pair = keys.flatten().topk(load).indices
         return pair // m, pair % m
 
-    def _pair_weights(self, generator: Generator) -> Tensor:
-        """The weight of each ordered pair: 1, or the number of contexts that contain both items."""
-        m = self.n_items
-        if self.context_size == 0:
-            weights = torch.ones(m, m)
-        else:
-            order = torch.rand(self.n_contexts, m, generator=generator).argsort(dim=1)
-            is_present = (order < self.context_size).float()  # (contexts, items)
-            weights = is_present.T @ is_present  # (items, items)
+    def _contexts(self, generator: Generator) -> Tensor:
+        """Which items each random context has, (contexts, items) of 0 and 1."""
+        order = torch.rand(self.n_contexts, self.n_items, generator=generator).argsort(dim=1)
+        return (order < self.context_size).float()
+
+    def _without_loops(self, weights: Tensor) -> Tensor:
+        """The weights of ordered pairs; 0 on the diagonal unless the graph has self-loops."""
         return weights if self.has_self_loops else weights.fill_diagonal_(0.0)
+
+    def _mask(self, outputs: Tensor, problem: Problem) -> Tensor:
+        """The weight of each score: how many contexts have its pair, or whether its own context has it."""
+        if outputs.dim() == 2:
+            return problem.mask
+        contexts = problem.inputs[1]  # (contexts, items)
+        is_pair = (problem.mask > 0).to(contexts.dtype)
+        return contexts.unsqueeze(2) * contexts.unsqueeze(1) * is_pair  # (contexts, items, items)
 
 
 def _without_self(source: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:

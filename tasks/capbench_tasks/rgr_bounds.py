@@ -11,6 +11,9 @@ from scipy.special import lambertw
 from capbench import D_K, FACTS, Architecture, Bound, BoundValue, Kind, NotApplicable, Pedigree, Task, hookimpl
 from capbench_tasks.rgr import Rgr
 
+FEW_WRONG = 64
+"""Up to this many wrong pairs the graphs around one are counted exactly."""
+
 
 def _sizes_of(task: Task, architecture: Architecture) -> tuple[Rgr, int, int]:
     """The task, D_K and d, which both bounds need."""
@@ -51,9 +54,13 @@ class CountingFloor(Bound):
     name: ClassVar[str] = "counting.floor"
     kind: ClassVar[Kind] = Kind.UPPER
     statement: ClassVar[str] = (
-        "the query and key weights must have at least as many states as there are graphs to recover exactly"
+        "the query and key weights must have at least as many states as there are graphs, counted up to the few pairs "
+        "that a model at the criterion's F1 may have wrong"
     )
-    formula: ClassVar[str] = "D_K >= log2 C(m(m-1), m') / (2 b d); a whole permutation: log2(m!) / (2 b d)"
+    formula: ClassVar[str] = (
+        "D_K >= (log2 C(m(m-1), m') - log2 Σ_{e <= 2m'(1-F)/F} C(pairs, e)) / (2 b d) at F1 >= F; "
+        "exact graphs: no second term; a whole permutation: log2(m!) in place of the first"
+    )
     citation: ClassVar[str] = "counting argument, derived for capbench; cf. Adler 2025, arXiv 2509.22840, Theorem 7.2"
     pedigree: ClassVar[Pedigree] = Pedigree.DERIVED
     # `lower_is_better` stays None: the quantity is D_K at a load, where less is better, and facts without one.
@@ -78,24 +85,63 @@ class CountingFloor(Bound):
             )
         per_dimension = 2 * self.bits_per_weight * d
         if load is not None:
-            floor = _family_bits(rgr, load) / per_dimension
-            return BoundValue(floor, D_K, f"at {load} edges, {self.bits_per_weight} bits per weight")
-        low, high = 0, rgr.max_load
-        if _rising_bits(rgr, high) <= d_qk_total * per_dimension:
+            exact, needed = _family_bits(rgr, load), _needed_bits(rgr, load)
+            note = f"at {load} edges, {self.bits_per_weight} bits per weight"
+            if needed < exact:
+                note += f", F1 >= {rgr.criterion.threshold:g}; exact graphs: {exact / per_dimension:.3g}"
+            return BoundValue(needed / per_dimension, D_K, note)
+        budget = d_qk_total * per_dimension
+        if _least_bits_from(rgr, rgr.max_load) <= budget:
             raise NotApplicable(
                 f"not binding: {self.bits_per_weight} bits per weight tell all graphs apart; --at LOAD gives a floor"
             )
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if _rising_bits(rgr, middle) <= d_qk_total * per_dimension else (low, middle)
-        return BoundValue(low, FACTS, f"{self.bits_per_weight} bits per weight")
+        return BoundValue(_largest_load(rgr, budget), FACTS, f"{self.bits_per_weight} bits per weight")
 
 
-def _rising_bits(task: Rgr, load: int) -> float:
-    """A lower bound on `_family_bits` that never falls: on out_regular those dip where a source becomes full."""
-    if task.graph != "out_regular":
-        return _family_bits(task, load)
-    return load // task.out_degree * math.log2(math.comb(task.n_items - 1, task.out_degree))
+def _largest_load(task: Rgr, budget: float) -> int:
+    """The largest load whose graphs that many bits can tell apart."""
+    low, high = 0, task.max_load
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _least_bits_from(task, middle) <= budget else (low, middle)
+    while low and _needed_bits(task, low) > budget:  # the bits needed fall a little wherever one more pair may be wrong
+        low -= 1
+    return low
+
+
+def _needed_bits(task: Rgr, load: int) -> float:
+    """Bits that tell the graphs with `load` edges apart, but for the pairs that may be wrong."""
+    return max(0.0, _family_bits(task, load) - _spared_bits(task, _n_wrong(task, load)))
+
+
+def _least_bits_from(task: Rgr, load: int) -> float:
+    """A lower bound on the bits needed at this load and at every larger one: it never falls as the load grows."""
+
+    def smooth(load: int) -> float:
+        family = _family_bits(task, load)
+        if task.graph == "out_regular":  # where a source becomes full, the graphs get fewer
+            family = load // task.out_degree * math.log2(math.comb(task.n_items - 1, task.out_degree))
+        n_wrong = _n_wrong(task, load)
+        few, more = _spared_bits(task, math.floor(n_wrong)), _spared_bits(task, math.floor(n_wrong) + 1)
+        return max(0.0, family - few - (n_wrong % 1) * (more - few))
+
+    return min(smooth(load), smooth(task.max_load))
+
+
+def _n_wrong(task: Rgr, load: int) -> float:
+    """The most pairs that may be wrong, 2 m' (1 - F) / F: at F1 >= F, 2 tp / (2 tp + wrong) is at least F."""
+    share = task.criterion.threshold
+    return 2 * load * (1 - share) / share
+
+
+def _spared_bits(task: Rgr, n_wrong: float) -> float:
+    """log2 of the number of graphs that differ from one graph in at most so many pairs; at many, a bound on it."""
+    n_pairs = task.n_items * (task.n_items - (0 if task.has_self_loops else 1))
+    most = min(math.floor(n_wrong), n_pairs // 2)
+    if most <= FEW_WRONG:
+        return math.log2(sum(math.comb(n_pairs, e) for e in range(most + 1)))
+    p = most / n_pairs
+    return -n_pairs * (p * math.log2(p) + (1 - p) * math.log2(1 - p))  # the entropy bound on a sum of binomials
 
 
 def _family_bits(task: Rgr, load: int) -> float:

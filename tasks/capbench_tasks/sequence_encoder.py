@@ -6,6 +6,7 @@ Dana, Pydi & Chevaleyre, "Memorization in Attention-only Transformers", arXiv 24
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,10 +18,24 @@ LEAST_PROBABILITY = 1e-9
 """Targets are raised to at least this in the starting point, to take logarithms; the fit uses them as they are."""
 
 
+class FittedEncoder(NamedTuple):
+    """The best logit table found: its KL on each fact in nats, and the norm of each fact's centred logits."""
+
+    kl: Tensor
+    norms: Tensor
+
+
 def fit_encoder_kl(
     targets: Tensor, weights: Tensor, d: int, *, tolerance: float = 1e-3, max_iterations: int = 2000
 ) -> Tensor:
-    """KL(target ‖ softmax E W) of each fact in nats, (facts,) float64, for the best logit table E W of rank d.
+    """KL(target ‖ softmax E W) of each fact, as `fit_encoder` finds it."""
+    return fit_encoder(targets, weights, d, tolerance=tolerance, max_iterations=max_iterations).kl
+
+
+def fit_encoder(
+    targets: Tensor, weights: Tensor, d: int, *, tolerance: float = 1e-3, max_iterations: int = 2000
+) -> FittedEncoder:
+    """The best logit table E W of rank d for (facts, n) targets, both of its columns (facts,) float64.
 
     E (facts, d) and W (d, n) are fitted to the (facts, n) targets by L-BFGS in float64, from a truncated
     SVD, until WINDOW iterations lower the weighted KL by less than the share `tolerance`. The problem is
@@ -31,11 +46,19 @@ def fit_encoder_kl(
     targets, weights = targets.detach().double(), weights.detach().double()
     weights = weights / weights.mean()
     if has_zero_kl(targets, d):
-        return targets.new_zeros(len(targets))
+        logits = targets.clamp(min=LEAST_PROBABILITY).log()  # (facts, n)
+        return FittedEncoder(targets.new_zeros(len(targets)), _centred_norms(logits))
     factors = [factor.requires_grad_() for factor in _start(targets, weights, d)]
     _minimise(factors, targets, weights, tolerance, max_iterations)
     with torch.no_grad():
-        return kl_to_logits(targets, factors[0] @ factors[1]).clamp(min=0.0)
+        logits = factors[0] @ factors[1]  # (facts, n)
+        return FittedEncoder(kl_to_logits(targets, logits).clamp(min=0.0), _centred_norms(logits))
+
+
+def _centred_norms(logits: Tensor) -> Tensor:
+    """The norm of each row after its mean is taken off, to which softmax is blind."""
+    norms: Tensor = torch.linalg.vector_norm(logits - logits.mean(dim=1, keepdim=True), dim=1)
+    return norms
 
 
 def has_zero_kl(targets: Tensor, d: int) -> bool:

@@ -23,7 +23,7 @@ from capbench import (
     Task,
     hookimpl,
 )
-from capbench_tasks.kruskal import full_rank_share, kruskal_share
+from capbench_tasks.kruskal import full_rank_share, kruskal_rank, kruskal_share
 
 
 class Sequences(Task):
@@ -39,12 +39,20 @@ class Sequences(Task):
         "paper": {"n_context": 32, "d_input": 64, "n_classes": 100, "n_examples": 16384},
     }
 
-    n_context: int = Field(4, ge=1, le=4096, description="n: vectors in a context; below d_input")
+    n_context: int = Field(4, ge=1, le=4096, description="n: vectors in a context; the theorem needs n < d_input")
     d_input: int = Field(8, ge=2, le=16384, description="d: width of queries and context vectors")
     n_classes: int = Field(10, ge=1, le=65536, description="labels; 1: regression on targets drawn from U[0,1]")
     shared_context: bool = Field(False, description="one context for all examples, rather than one per example")
     inputs: Literal["uniform", "centred"] = Field(
         "uniform", description="entries of all vectors; uniform: U[0,1], as in the paper; centred: N(0,1)"
+    )
+    n_contexts: int = Field(
+        0, ge=0, description="different contexts among the examples, dealt out in turn; 0: one per example"
+    )
+    query_rank: int = Field(0, ge=0, description="dimensions of the subspace that all queries lie in; 0: all d_input")
+    context_rank: int = Field(0, ge=0, description="rank of each context before positions are added; 0: full")
+    positions: Literal["none", "sinusoidal"] = Field(
+        "none", description="what is added to the vectors of a context; sinusoidal: as in the authors' code"
     )
     n_examples: int = Field(4096, ge=1, le=10_000_000, description="the largest load that a search may try")
     tolerance: float = Field(
@@ -55,12 +63,12 @@ class Sequences(Task):
     )
 
     @model_validator(mode="after")
-    def _context_is_shorter_than_wide(self) -> Sequences:
-        if self.n_context >= self.d_input:
-            raise ValueError(
-                f"n_context must be below d_input, got {self.n_context} >= {self.d_input}: the theorem assumes "
-                "contexts of n independent vectors with n < d; raise d_input or lower n_context"
-            )
+    def _sizes_fit(self) -> Sequences:
+        if self.shared_context and self.n_contexts:
+            raise ValueError(f"shared_context is one context for all, got n_contexts={self.n_contexts}; leave one out")
+        for name in ("query_rank", "context_rank"):
+            if getattr(self, name) > self.d_input:
+                raise ValueError(f"{name} must be at most d_input, got {getattr(self, name)} > {self.d_input}")
         return self
 
     @property
@@ -94,9 +102,8 @@ class Sequences(Task):
             raise LoadOutOfRange(
                 f"sequences has 1 to {self.max_load} examples, got {load}; raise n_examples to allow more"
             )
-        n_contexts = 1 if self.shared_context else load
-        contexts = self._vectors((n_contexts, self.n_context, self.d_input), generator)
-        queries = self._vectors((load, self.d_input), generator)
+        contexts = self._contexts(load, generator)
+        queries = self._spanned((load,), self.query_rank, generator)
         targets = self._targets(load, generator)
         slot = torch.arange(slots)
         mask = (slot < load).to(queries.dtype)
@@ -135,10 +142,43 @@ class Sequences(Task):
         contexts, queries = problem.inputs
         is_fact = problem.mask > 0
         generator = torch.Generator().manual_seed(0)
+        own = contexts if self.shared_context else contexts[is_fact]
+        share = kruskal_share(queries[is_fact], self.n_context, self.n_subsets, generator)
+        rank = self.n_context if share == 1 else kruskal_rank(queries[is_fact], self.n_context, self.n_subsets)
         return {
-            "query_kruskal_share": kruskal_share(queries[is_fact], self.n_context, self.n_subsets, generator),
-            "context_rank_share": full_rank_share(contexts if self.shared_context else contexts[is_fact]),
+            "query_kruskal_share": share,
+            "query_kruskal_rank": float(rank),
+            "context_rank_share": full_rank_share(own),
         }
+
+    def analyse(self, outputs: Tensor, problem: Problem) -> dict[str, float]:
+        """Share of independent n-subsets of the queries after one random attention layer with a skip connection.
+
+        The authors test their first assumption on such encoded queries too (arXiv 2306.02010).
+        """
+        contexts, queries = problem.inputs[0], problem.inputs[1][problem.mask > 0]
+        generator = torch.Generator().manual_seed(0)
+        mixing = torch.randn(self.d_input, self.d_input, generator=generator).to(queries) / math.sqrt(self.d_input)
+        own = contexts if self.shared_context else contexts[problem.mask > 0]  # (examples or 1, n, d)
+        scores = (own @ (queries @ mixing).unsqueeze(-1)).squeeze(-1)  # (examples, n)
+        encoded = queries + (scores.softmax(dim=-1).unsqueeze(-2) @ own).squeeze(-2)  # (examples, d)
+        share = kruskal_share(encoded.cpu(), self.n_context, self.n_subsets, generator)
+        return {"encoded_kruskal_share": share}
+
+    def _contexts(self, load: int, generator: Generator) -> Tensor:
+        """The contexts of `load` examples, (load or 1, n, d)."""
+        n_contexts = 1 if self.shared_context else self.n_contexts or load
+        contexts = self._spanned((n_contexts, self.n_context), self.context_rank, generator)
+        if self.positions == "sinusoidal":
+            contexts = contexts + sinusoids(self.n_context, self.d_input)
+        return contexts[torch.arange(load) % n_contexts] if self.n_contexts else contexts
+
+    def _spanned(self, shape: tuple[int, ...], rank: int, generator: Generator) -> Tensor:
+        """Vectors of the given shape, in a random subspace per set where a rank is given."""
+        if rank == 0:
+            return self._vectors((*shape, self.d_input), generator)
+        basis = self._vectors((*shape[:-1], rank, self.d_input), generator)
+        return self._vectors((*shape, rank), generator) @ basis / math.sqrt(rank)
 
     def _vectors(self, shape: tuple[int, ...], generator: Generator) -> Tensor:
         draw = torch.rand if self.inputs == "uniform" else torch.randn
@@ -165,6 +205,13 @@ class Sequences(Task):
         which = (torch.special.entr(accuracy) + torch.special.entr(1 - accuracy)) / math.log(2)
         bits: Tensor = accuracy * per_target - which
         return bits.clamp(min=0.0)
+
+
+def sinusoids(length: int, width: int) -> Tensor:
+    """Sinusoidal positions, (length, width): sines in the even columns, cosines in the odd ones."""
+    column = torch.arange(width)
+    angle = torch.arange(length).unsqueeze(1) / 10_000 ** ((column - column % 2) / width)  # (length, width)
+    return torch.where(column % 2 == 0, angle.sin(), angle.cos())
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:

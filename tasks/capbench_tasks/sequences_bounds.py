@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from capbench import FACTS, Architecture, Bound, BoundValue, Heads, Kind, NotApplicable, Pedigree, Task, hookimpl
 from capbench_tasks.sequences import Sequences
+
+HEAD_OUTPUT_RANK = "head_output_rank"
+"""Analysis of a trained model: the numerical rank of Z, the stacked outputs of the heads."""
 
 
 def _attention_of(task: Task, architecture: Architecture) -> tuple[Sequences, Heads]:
@@ -29,7 +33,7 @@ class Examples(Bound):
         "one attention layer without skip can recall any labels of H(min(n, d_h) - 1) + 1 examples whose queries "
         "have Kruskal rank n or more and whose contexts have rank n"
     )
-    formula: ClassVar[str] = "T >= H (min(n, d_h) - 1) + 1"
+    formula: ClassVar[str] = "T >= H (min(n, d_h) - 1) + 1; n is the Kruskal rank of the queries where that is lower"
     citation: ClassVar[str] = (
         "Mahdavi, Liao, Thrampoulidis 2024, Memorization Capacity of Multi-Head Attention in Transformers, "
         "arXiv 2306.02010, Theorem 1"
@@ -38,7 +42,15 @@ class Examples(Bound):
 
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
         """The number of examples guaranteed; d_h is the query/key width of a head."""
+        return self.evaluate_on(task, architecture, load, {})
+
+    def evaluate_on(
+        self, task: Task, architecture: Architecture, load: int | None, data: Mapping[str, float]
+    ) -> BoundValue:
+        """The same for data whose assumptions were tested: a lower Kruskal rank of the queries takes the place of n."""
         sequences, heads = _attention_of(task, architecture)
+        if data.get("context_rank_share", 1.0) < 1:
+            raise NotApplicable("the theorem needs contexts of rank n; some of these have a lower one")
         if heads.has_skip:
             raise NotApplicable("the theorem's layer has no skip connection")
         if heads.d_model <= sequences.n_context:
@@ -50,8 +62,11 @@ class Examples(Bound):
             raise NotApplicable(
                 f"values of width 1 carry a scalar or two classes, not {sequences.n_classes} [derived]; set arch.d_vo=2"
             )
-        rank = min(sequences.n_context, heads.d_qk)
-        return BoundValue(heads.n_heads * (rank - 1) + 1, FACTS, _value_width_note(sequences, heads))
+        n = int(data.get("query_kruskal_rank", sequences.query_rank or sequences.n_context))
+        note = f"the queries have Kruskal rank {n}, below n" if n < sequences.n_context else ""
+        rank = max(1, min(n, sequences.n_context, heads.d_qk))
+        notes = (note, _value_width_note(sequences, heads))
+        return BoundValue(heads.n_heads * (rank - 1) + 1, FACTS, "; ".join(each for each in notes if each))
 
 
 def _value_width_note(task: Sequences, heads: Heads) -> str:
@@ -78,12 +93,16 @@ class SharedContextRank(Bound):
     pedigree: ClassVar[Pedigree] = Pedigree.PAPER
 
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
-        """The rank, which is not a number of facts."""
+        """The rank, which is not a number of facts; `--analyse` measures it."""
         sequences, heads = _attention_of(task, architecture)
         if not sequences.shared_context:
             raise NotApplicable("every example has a context of its own; set task.shared_context=true")
         rank = heads.n_heads * (sequences.n_context - 1) + 1
-        return BoundValue(rank, "rank", "limits attention set without the labels, not a trained model [derived]")
+        return BoundValue(
+            rank,
+            HEAD_OUTPUT_RANK,
+            "limits attention set without the labels, not a trained model [derived]",
+        )
 
 
 @hookimpl

@@ -180,6 +180,9 @@ class Triples(Task):
         found[LAYER_RANK] = float(max(by_mode))
         found["layer_rank_at_a_query"] = float(largest_query_slice_rank(L))
         stated = {f"tau_{tau:g}": thresholded_softmax(L, tau) for tau in SWEPT_TAUS}
+        facts = self._database(problem)
+        for name, confident in stated.items():
+            found[f"{name}_accuracy"] = float(confident[facts.keys, facts.queries, facts.values].mean())
         for readout, database in {"argmax": argmax_tensor(L), **stated}.items():
             found[f"{readout}_rank_lower"] = float(max(flattening_ranks(database)))
             found[f"{readout}_rank_upper"] = float(slice_rank_bound(database))

@@ -16,7 +16,9 @@ class LayerRank(Bound):
     statement: ClassVar[str] = (
         "the tensor L of a one-layer attention model's logits has at most this rank; argmax and softmax may inflate it"
     )
-    formula: ClassVar[str] = "rank(L) <= min( min(d,|Q|,|V|) + H d_vo min(|K|,|Q|),  d min(|K|,|Q|) )"
+    formula: ClassVar[str] = (
+        "rank(L) <= min(d,|Q|,|V|) + H d_vo min(|K|,|Q|); with one unembedding also rank(L) <= d min(|K|,|Q|)"
+    )
     citation: ClassVar[str] = (
         "derived for capbench from L = E + sum_h A^h V^h of Wong 2025, Paying Attention to Facts, arXiv 2502.05076; "
         "cf. its Prop 3.5"
@@ -24,7 +26,7 @@ class LayerRank(Bound):
     pedigree: ClassVar[Pedigree] = Pedigree.DERIVED
 
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
-        """The smaller of the two expressions; it does not depend on the load."""
+        """The smaller of the expressions that apply; it does not depend on the load."""
         if not isinstance(task, Triples):
             raise NotApplicable("it is about triples")
         heads = architecture.heads(task.signature)
@@ -34,7 +36,9 @@ class LayerRank(Bound):
             raise NotApplicable(f"it is about one layer, {architecture.name} has {heads.n_layers}")
         skip = min(heads.d_model, task.n_queries, task.n_values) if heads.has_skip else 0
         side = min(task.n_keys, task.n_queries)
-        rank = min(skip + heads.n_heads * heads.d_vo * side, heads.d_model * side)
+        rank = skip + heads.n_heads * heads.d_vo * side
+        if heads.has_unembedding:  # without one, heads write to the classes directly, in more than d directions
+            rank = min(rank, heads.d_model * side)
         return BoundValue(rank, LAYER_RANK, "of the logits; the database that argmax reads off them may have any rank")
 
 
