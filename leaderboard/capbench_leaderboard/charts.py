@@ -1,35 +1,45 @@
-"""The charts: three Vega-Lite specifications with named datasets, and the functions that fill the datasets."""
+"""The charts: Vega-Lite specifications with named datasets, and the functions that fill the datasets."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any
 
 from capbench.contract.bound import FACTS
+from capbench.documents.colours import UNSETTLED_COLOUR, architecture_colour
+from capbench_leaderboard.bits_chart import bits_spec
+from capbench_leaderboard.chart_style import (
+    FONT,
+    GRID_COLOR,
+    TEXT_COLOR,
+    ChartRow,
+    Datasets,
+    Spec,
+    chart_of,
+    log_axis,
+    own_value,
+    size_axis,
+    to_spec,
+)
+from capbench_leaderboard.families import family_of, shape_of
+from capbench_leaderboard.front_chart import front_spec
 from capbench_leaderboard.ranking.entry import BoardEntry
 from capbench_leaderboard.record_text import capacity_text, interval_text, kind_text, plain_line
 
-ChartRow = dict[str, str | float | int | None]
-Datasets = Mapping[str, Sequence[ChartRow]]
-Spec = dict[str, Any]
-"""A Vega-Lite specification: JSON written by altair and read by the browser."""
-
-FONT = "Liberation Sans"
-"""Comes with vl-convert, so that an SVG has the same bytes on every machine."""
-TEXT_COLOR = "#737b86"
-"""Readable on white and on black: a README is shown on both."""
-GRID_COLOR = "#9aa2ad66"
-"""Grid lines: a light shade of the text colour, half transparent."""
-BLUE, ORANGE = "#3b74b8", "#d9731a"
 MAX_CHART_RECORDS = 400
 """Maximum points per chart."""
+HELD = "share of trials that hold"
 
 
 def thin_out(entries: Sequence[BoardEntry]) -> Sequence[BoardEntry]:
     """As many records as a chart can show, evenly spaced in their order."""
     return entries[:: max(1, -(-len(entries) // MAX_CHART_RECORDS))]
+
+
+def colour_of(entry: BoardEntry) -> str:
+    """The colour of the record's architecture; grey where it is not settled."""
+    return UNSETTLED_COLOUR if entry.is_unsettled else architecture_colour(plain_line(entry.result.architecture.name))
 
 
 def is_worth_drawing(datasets: Datasets) -> bool:
@@ -47,13 +57,13 @@ def charted_text(entries: Sequence[BoardEntry]) -> str:
 
 def curve_data(entry: BoardEntry) -> Datasets:
     """Mean metric and share of trials that hold at each load, the capacity with its interval, and bounds on facts."""
-    metric = f"mean {plain_line(entry.result.protocol.criterion.metric)}"
+    metric, colour = f"mean {plain_line(entry.result.protocol.criterion.metric)}", colour_of(entry)
     points: list[ChartRow] = []
     for at, held, trials, value in entry.points:
         shared: ChartRow = {"at": at, "held": held, "trials": trials}
-        points.append({**shared, "value": round(held / trials, 4), "series": "share of trials that hold"})
         if value is not None:
-            points.append({**shared, "value": float(f"{value:.4g}"), "series": metric})
+            points.append({**shared, "value": float(f"{value:.4g}"), "series": metric, "colour": TEXT_COLOR})
+        points.append({**shared, "value": round(held / trials, 4), "series": HELD, "colour": colour})
     return {"points": points, "capacity": _capacity(entry), "bounds": _bounds(entry)}
 
 
@@ -63,7 +73,15 @@ def _capacity(entry: BoardEntry) -> list[ChartRow]:
         return []
     low = capacity.ci_low if capacity.ci_low is not None else entry.points[0].at
     high = capacity.ci_high if capacity.ci_high is not None else entry.points[-1].at
-    return [{"at": capacity.estimate, "low": low, "high": high, "name": f"capacity {capacity_text(capacity)}"}]
+    return [
+        {
+            "at": capacity.estimate,
+            "low": low,
+            "high": high,
+            "name": f"capacity {capacity_text(capacity)}",
+            "colour": colour_of(entry),
+        }
+    ]
 
 
 def _bounds(entry: BoardEntry) -> list[ChartRow]:
@@ -92,11 +110,14 @@ def capacity_data(entries: Iterable[BoardEntry], links: Mapping[str, str]) -> Da
                 "low": float(f"{capacity.ci_low or capacity.estimate:.5g}"),
                 "high": float(f"{capacity.ci_high or capacity.estimate:.5g}"),
                 "architecture": plain_line(result.architecture.name),
+                "shape": shape_of(family_of(result)),
+                "colour": colour_of(entry),
+                "settled": not entry.is_unsettled,
                 "text": f"{capacity_text(capacity)} ({interval_text(capacity)})",
                 "href": links.get(entry.path, ""),
             }
         )
-    return {"rows": rows}
+    return {"rows": rows, "lines": [row for row in rows if row["settled"]]}
 
 
 def ratio_data(entries: Iterable[BoardEntry], links: Mapping[str, str]) -> Datasets:
@@ -118,90 +139,81 @@ def ratio_data(entries: Iterable[BoardEntry], links: Mapping[str, str]) -> Datas
 
 @cache
 def chart_specs() -> dict[str, Spec]:
-    """The three specifications by kind, without data."""
-    return {"curve": _curve_spec(), "capacity": _capacity_spec(), "ratio": _ratio_spec()}
+    """The specifications by kind, without data."""
+    return {
+        "bits": bits_spec(),
+        "capacity": _capacity_spec(),
+        "curve": _curve_spec(),
+        "front": front_spec(),
+        "ratio": _ratio_spec(),
+    }
 
 
 def _curve_spec() -> Spec:
     import altair as alt
 
-    x = alt.X("at:Q", title=None, scale=alt.Scale(type="log", nice=False, padding=12), axis=_axis(alt))
+    x = alt.X("at:Q", title=None, scale=alt.Scale(type="log", nice=False, padding=12), axis=log_axis(alt))
     y = alt.Y("value:Q", title=None, scale=alt.Scale(domain=[0, 1]))
-    series = alt.Color("series:N", title=None, scale=alt.Scale(range=[BLUE, ORANGE]), legend=alt.Legend(orient="top"))
-    capacity, bounds = _chart_of(alt, "capacity"), _chart_of(alt, "bounds")
+    legend = alt.Legend(orient="top", symbolType="stroke", symbolStrokeColor=TEXT_COLOR, symbolStrokeWidth=2)
+    dashes = alt.StrokeDash("series:N", title=None, scale=alt.Scale(range=[[5, 3], [1, 0]]), legend=legend)
+    colour = own_value(alt, "Color", "colour")
+    capacity, bounds = chart_of(alt, "capacity"), chart_of(alt, "bounds")
     tip = [alt.Tooltip("at:Q", title="at"), "series:N", alt.Tooltip("value:Q", format=".3f"), "held:Q", "trials:Q"]
-    points = _chart_of(alt, "points")
+    points = chart_of(alt, "points")
     size = alt.Size("trials:Q", legend=None, scale=alt.Scale(domain=[1, 8], range=[35, 130], clamp=True))
     layers = [
-        capacity.mark_rect(fill=ORANGE, fillOpacity=0.15).encode(x=alt.X("low:Q", title=None), x2="high:Q"),
-        capacity.mark_rule(color=ORANGE, strokeWidth=2).encode(x=alt.X("at:Q", title=None), tooltip=["name:N"]),
+        capacity.mark_rect(opacity=0.15).encode(x=alt.X("low:Q", title=None), x2="high:Q", color=colour),
+        capacity.mark_rule(strokeWidth=2).encode(x=alt.X("at:Q", title=None), tooltip=["name:N"], color=colour),
         bounds.mark_rule(color=TEXT_COLOR, strokeDash=[5, 4], strokeWidth=1.5).encode(
             x=alt.X("at:Q", title=None), tooltip=["name:N"]
         ),
         *(
-            marks.mark_text(angle=270, align="left", dx=6, dy=-6, fontSize=10, color=colour).encode(
+            marks.mark_text(angle=270, align="left", dx=6, dy=-6, fontSize=10, color=TEXT_COLOR).encode(
                 x="at:Q", y=alt.value(280), text="name:N"
             )
-            for marks, colour in ((bounds, TEXT_COLOR), (capacity, ORANGE))
+            for marks in (bounds, capacity)
         ),
-        points.mark_line(strokeWidth=2).encode(x=x, y=y, color=series),
-        points.mark_point(filled=True, opacity=1).encode(x=x, y=y, color=series, size=size, tooltip=tip),
+        points.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour, strokeDash=dashes),
+        points.mark_point(filled=True, opacity=1).encode(x=x, y=y, color=colour, size=size, tooltip=tip),
     ]
-    return _to_spec(alt.layer(*layers), 300)
+    return to_spec(alt.layer(*layers), 300)
 
 
 def _capacity_spec() -> Spec:
     import altair as alt
 
-    rows = _chart_of(alt, "rows")
-    x = alt.X("parameters:Q", title="parameters", scale=alt.Scale(type="log", nice=False, padding=24), axis=_axis(alt))
-    scale = alt.Scale(type="log", nice=False, padding=14)
-    legend = alt.Legend(symbolOpacity=1, orient="right")
-    colour = alt.Color("architecture:N", title=None, scale=alt.Scale(scheme="tableau10"), legend=legend)
+    rows, lines = chart_of(alt, "rows"), chart_of(alt, "lines")
+    x, scale = size_axis(alt), alt.Scale(type="log", nice=False, padding=14)
+    y = alt.Y("capacity:Q", title="capacity (facts)", scale=scale, axis=log_axis(alt))
+    colour, shape = own_value(alt, "Color", "colour"), own_value(alt, "Shape", "shape")
     tip = ["architecture:N", "parameters:Q", alt.Tooltip("text:N", title="capacity")]
     layers = [
-        rows.mark_line(strokeWidth=1.5, opacity=0.5).encode(x=x, y=alt.Y("capacity:Q", scale=scale), color=colour),
+        lines.mark_line(strokeWidth=1.5, opacity=0.6).encode(x=x, y=y, color=colour, detail="architecture:N"),
         rows.mark_rule(strokeWidth=1.5, opacity=0.7).encode(
-            x=x, y=alt.Y("low:Q", scale=scale, title="capacity (facts)", axis=_axis(alt)), y2="high:Q", color=colour
+            x=x, y=alt.Y("low:Q", scale=scale), y2="high:Q", color=colour
         ),
-        rows.mark_point(filled=True, size=70, opacity=0.95).encode(
-            x=x, y=alt.Y("capacity:Q", scale=scale), color=colour, tooltip=tip, href="href:N"
+        rows.mark_point(filled=True, size=60, opacity=1).encode(
+            x=x, y=y, color=colour, shape=shape, tooltip=tip, href="href:N"
         ),
     ]
-    return _to_spec(alt.layer(*layers), 320)
+    return to_spec(alt.layer(*layers), 320)
 
 
 def _ratio_spec() -> Spec:
     import altair as alt
 
-    rows = _chart_of(alt, "rows")
+    rows = chart_of(alt, "rows")
     scale = alt.Scale(type="log", nice=False, padding=24)
-    x = alt.X("ratio:Q", title="measured / bound", scale=scale, axis=_axis(alt, "~g"))
+    x = alt.X("ratio:Q", title="measured / bound", scale=scale, axis=log_axis(alt, "~g"))
     tip = ["architecture:N", "parameters:Q", "bound:N", alt.Tooltip("ratio:Q", format=".3~f")]
     colour = alt.Color(
         "bound:N", title=None, legend=alt.Legend(orient="top", columns=1, labelLimit=320, symbolOpacity=1)
     )
-    one = _chart_of(alt, "one").mark_rule(color=TEXT_COLOR, strokeWidth=2).encode(x="ratio:Q")
+    one = chart_of(alt, "one").mark_rule(color=TEXT_COLOR, strokeWidth=2).encode(x="ratio:Q")
     points = rows.mark_point(filled=True, size=70, opacity=0.85).encode(
         x=x, y=alt.Y("architecture:N", title=None), color=colour, tooltip=tip, href="href:N"
     )
-    return _to_spec(alt.layer(one, points), 26)  # per architecture; see `plot_height`
-
-
-def _chart_of(alt: Any, name: str) -> Any:
-    return alt.Chart(alt.NamedData(name=name))
-
-
-def _axis(alt: Any, number_format: str = "~s") -> Any:
-    """A logarithmic axis with clear grid lines at powers of ten and faint ones between."""
-    is_decade = "abs(log(datum.value) / LN10 - round(log(datum.value) / LN10)) < 0.001"
-    opacity = {"condition": {"test": is_decade, "value": 0.9}, "value": 0.25}
-    return alt.Axis(tickCount=5, format=number_format, labelFlush=False, gridOpacity=opacity)
-
-
-def _to_spec(chart: Any, height: Any) -> Spec:
-    spec: Spec = chart.properties(height=height, width="container").to_dict(validate=False)
-    return spec
+    return to_spec(alt.layer(one, points), 26)  # per architecture; see `plot_height`
 
 
 def plot_height(spec: Spec, datasets: Datasets) -> int:

@@ -7,8 +7,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from capbench.contract.bound import FACTS
-from capbench.documents.result import BoundRecord, Capacity, Result
+from capbench.documents.result import BoundRecord, Capacity, RateWindow, Result, shape_fields
 from capbench.documents.text import number, plain, sign_text
+from capbench_leaderboard.ranking.entry import BoardEntry
+from capbench_leaderboard.ranking.measures import bits_per_parameter, has_capacity
 from capbench_leaderboard.ranking.posterior import RANK_CONFIDENCE, Standing
 from capbench_leaderboard.ranking.ranked_tables import RankedRow, RankedTable, RankingGroup
 
@@ -35,6 +37,66 @@ def interval_text(capacity: Capacity) -> str:
     format_end = "{:.0%}".format if capacity.kind == "success_rate" else number
     low, high = (format_end(end) if end is not None else "open" for end in (capacity.ci_low, capacity.ci_high))
     return f"{low} to {high}"
+
+
+def capacity_and_interval_text(capacity: Capacity) -> str:
+    """The estimate with its interval in brackets; an open end is left empty."""
+    format_end = "{:.0%}".format if capacity.kind == "success_rate" else number
+    low, high = (format_end(end) if end is not None else "" for end in (capacity.ci_low, capacity.ci_high))
+    return f"{capacity_text(capacity)} ({low}–{high})"
+
+
+def bits_text(entry: BoardEntry) -> str:
+    """Bits per parameter, with half the width of the interval where both ends are known."""
+    if not has_capacity(entry):
+        return number(entry.result.bits_per_parameter)
+    bits = bits_per_parameter(entry)
+    error = "" if bits.low is None or bits.high is None else f" ± {(bits.high - bits.low) / 2:.2f}"
+    return f"{bits.value:.2f}{error}"
+
+
+def shape_text(result: Result) -> str:
+    """The fields in which the shapes tried differ, and how many were; a dash where none was compared."""
+    tried = result.architecture.shapes_tried
+    fields = shape_fields([shape.params for shape in tried])
+    if not fields:
+        return "–"
+    chosen = ", ".join(f"{name}={json.dumps(tried[0].params.get(name))}" for name in fields)
+    return plain_line(f"{chosen} (best of {len(tried)})")
+
+
+def rates_text(rates: RateWindow | None) -> str:
+    """The learning rate at which the capacity was measured, and those that work."""
+    if rates is None:
+        return "–"
+    working = sorted(rates.working)
+    return f"{rates.best:g}" + (f" ({working[0]:g} to {working[-1]:g} work)" if len(working) > 1 else "")
+
+
+def cost_text(updates: float | None) -> str:
+    """A number of parameter updates in two digits, with k, M, G or T; a dash if it is not known."""
+    if updates is None:
+        return "–"
+    for unit, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if updates >= unit:
+            value = updates / unit
+            return f"{value:,.0f}{letter}" if value >= 10 else f"{value:.1f}{letter}"
+    return f"{updates:,.0f}"
+
+
+def drift_text(capacity: Capacity) -> str:
+    """By how much the last doubling of the steps raised the capacity; a dash if that was not asked."""
+    return "–" if capacity.drift is None else f"{100 * capacity.drift:+.1f} %"
+
+
+def settled_text(result: Result) -> str:
+    """Whether the capacity is settled, at how many steps, and what the last doubling of the steps did."""
+    capacity = result.capacity
+    if capacity.settled is None:
+        return "not asked"
+    drift = "" if capacity.drift is None else f"; the last doubling changed it by {drift_text(capacity)}"
+    by_steps = ", ".join(f"{number(each.estimate)} at {each.steps:,} steps" for each in capacity.by_steps)
+    return f"{'yes' if capacity.settled else 'no'}, measured at {result.protocol.steps:,} steps{drift} ({by_steps})"
 
 
 def lower_bounds(result: Result) -> list[BoundRecord]:

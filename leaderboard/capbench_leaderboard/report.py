@@ -15,14 +15,19 @@ if TYPE_CHECKING:
     from capbench_leaderboard.ranking.ranked_tables import RankedRow
 
 
+MAX_ANSWER = 600
+"""Characters of the sentence above a comparison."""
+
+
 @click.command("report")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="The HTML file to write.")
 def report_command(runs: tuple[str, ...], out: Path) -> None:
-    """Write an HTML report of a run, or of several compared. RUN is the id of a stored run, or a JSON file."""
+    """Write an HTML report of a run, or of several compared. RUN is the id of a stored run, or a file of `capbench run
+    --json` or `capbench sweep --json`."""
     from capbench.errors import BadSetting
 
-    text = report_page([_result(run) for run in dict.fromkeys(runs)])
+    text = report_page([result for run in dict.fromkeys(runs) for result in read_runs(run)])
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -30,10 +35,11 @@ def report_command(runs: tuple[str, ...], out: Path) -> None:
     click.echo(f"written: {out}")
 
 
-def report_page(results: Sequence[Result]) -> str:
+def report_page(results: Sequence[Result], answer: str = "") -> str:
     """A page with everything inline; its content security policy allows only its own scripts."""
     from markupsafe import Markup
 
+    from capbench_leaderboard.record_text import plain_line
     from capbench_leaderboard.site.writer import load_templates, read_static, specs_script, vega_script
 
     rows = _rows(results)
@@ -44,6 +50,7 @@ def report_page(results: Sequence[Result]) -> str:
         "root": "",
         "policy": policy,
         "title": _title(rows),
+        "answer": plain_line(answer, MAX_ANSWER),
         "css": Markup(read_static("board.css")),
         "theme": Markup(read_static("theme.js")),
         "scripts": [Markup(script) for script in scripts],
@@ -53,13 +60,13 @@ def report_page(results: Sequence[Result]) -> str:
     return load_templates().get_template("report.html.j2").render(values)
 
 
-def _result(run: str) -> Result:
-    """Reads a result from a JSON file, or from the store by the start of its run id."""
-    from capbench.documents.strict_json import read_result
+def read_runs(run: str) -> list[Result]:
+    """The results in a JSON file, as `run --json` and `sweep --json` write it, or a run of the store by its id."""
     from capbench.store.store import Store, home
+    from capbench.studies.fit_data import read_results
 
     is_file = run.endswith(".json") or Path(run).is_file()
-    return read_result(Path(run)) if is_file else Store(home()).find_run(run)
+    return read_results(Path(run)) if is_file else [Store(home()).find_run(run)]
 
 
 def _rows(results: Sequence[Result]) -> tuple[RankedRow, ...]:

@@ -29,12 +29,13 @@ def record_path(result: Result) -> str:
     return f"{suite}/{slug(result.task.name)}/{record_file_name(result)}"
 
 
-def as_suite_record(result: Result, suite: str, registry: Registry) -> Result:
-    """The run as a record of a suite; raises if the suite has no such run."""
+def as_suite_record(result: Result, suite: str | None, registry: Registry) -> Result:
+    """The run as a record of a suite, or of the one that it states; raises if the suite has no such run."""
     from capbench.studies.suite import load_suite
-    from capbench.studies.verify.suite_cell import find_cell
+    from capbench.studies.verify.suite_cell import find_cell, stated_suite
 
-    return result.model_copy(update={"suite": find_cell(result, load_suite(suite), registry)})
+    found = stated_suite(result.suite, suite) if result.suite else load_suite(suite or "")
+    return result.model_copy(update={"suite": find_cell(result, found, registry)})
 
 
 def write_submission(result: Result, path: Path) -> None:

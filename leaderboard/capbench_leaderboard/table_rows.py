@@ -7,17 +7,25 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from capbench.documents.text import number
+from capbench_leaderboard.ranking.entry import BoardEntry
+from capbench_leaderboard.ranking.measures import training_cost
 from capbench_leaderboard.ranking.ranked_tables import RankedRow, RankingGroup
 from capbench_leaderboard.record_text import (
     best_guarantee,
+    bits_text,
+    capacity_and_interval_text,
     capacity_text,
     comparison_text,
     constructed_text,
+    cost_text,
+    drift_text,
     interval_text,
     plain_line,
     probability_text,
+    rates_text,
     ratios_text,
     seconds_text,
+    shape_text,
     status_text,
     tier_text,
 )
@@ -45,16 +53,31 @@ RANKED_COLUMNS = (
     Column("architecture"),
     Column("capacity", "n"),
     Column("95 % interval", "n"),
-    Column("parameters", "n"),
     Column("bits per parameter", "n"),
+    Column("parameters", "n"),
+    Column("drift", "n"),
+    Column("shape", "w"),
+    Column("learning rate", "n"),
+    Column("training cost", "n"),
     Column("time", "n"),
     Column("guaranteed", "n"),
     Column("constructed", "n"),
     Column("measured / lower bound"),
-    Column("on shared seeds", "w"),
+    Column("on shared seeds", "w long"),
 )
-TASK_PAGE_ONLY = frozenset({"on shared seeds", "guaranteed", "constructed", "measured / lower bound"})
+TASK_PAGE_ONLY = frozenset(
+    {"shape", "learning rate", "on shared seeds", "guaranteed", "constructed", "measured / lower bound"}
+)
 """Columns of a task's page that the tables over all tasks do not have."""
+README_COLUMNS = ("rank", "architecture", "capacity (95 % interval)", "bits per parameter", "best")
+FRONT_COLUMNS = (
+    Column("task"),
+    Column("size", "n"),
+    Column("architecture"),
+    Column("capacity", "n"),
+    Column("training cost", "n"),
+    Column("bits per parameter", "n"),
+)
 SORTED_LAST = 10**12
 """Sort key of a record without a rank."""
 OVERVIEW_COLUMNS = (
@@ -64,6 +87,20 @@ OVERVIEW_COLUMNS = (
     Column("status", "s"),
     *(column for column in RANKED_COLUMNS if column.label not in TASK_PAGE_ONLY),
 )
+
+
+def front_cells(entry: BoardEntry, task_page: str, page: str) -> list[Cell]:
+    """A record on the Pareto front as a row of `FRONT_COLUMNS`."""
+    result, cost = entry.result, training_cost(entry)
+    size = result.suite.tier if result.suite else result.n_parameters
+    return [
+        Cell(plain_line(result.task.name), None, task_page),
+        Cell(tier_text(size), size),
+        Cell(plain_line(result.architecture.name), None, page),
+        Cell(capacity_and_interval_text(result.capacity), result.capacity.estimate),
+        Cell(cost_text(cost), cost),
+        Cell(bits_text(entry), result.bits_per_parameter),
+    ]
 
 
 def overview_cells(group: RankingGroup, row: RankedRow, task_page: str, page: str) -> list[Cell]:
@@ -83,18 +120,36 @@ def ranked_cells(row: RankedRow, labels: Mapping[str, str], page: str) -> list[C
     result = row.entry.result
     capacity, guarantee = result.capacity, best_guarantee(result)
     constructed = capacity if result.rates is None else result.constructed and result.constructed.capacity
+    cost = training_cost(row.entry)
     cells = [
         *_standing_cells(row),
         Cell(plain_line(result.architecture.name), None, page),
         Cell(capacity_text(capacity), capacity.estimate),
         Cell(interval_text(capacity), capacity.ci_low or 0.0),
+        Cell(bits_text(row.entry), result.bits_per_parameter),
         Cell(number(result.n_parameters), result.n_parameters),
-        Cell(number(result.bits_per_parameter), result.bits_per_parameter),
+        Cell(drift_text(capacity), -1.0 if capacity.drift is None else capacity.drift),
+        Cell(shape_text(result)),
+        Cell(rates_text(result.rates), result.rates.best if result.rates else -1.0),
+        Cell(cost_text(cost), -1 if cost is None else cost),
         Cell(seconds_text(result.timing.wall_seconds), result.timing.wall_seconds),
         Cell(number(guarantee), -1.0 if guarantee is None else guarantee),
         Cell(constructed_text(result), constructed.estimate if constructed else -1.0),
         Cell(ratios_text(result)),
         Cell(comparison_text(row, labels)),
+    ]
+    return [cell._replace(is_greyed=row.entry.is_unsettled) for cell in cells]
+
+
+def readme_cells(row: RankedRow, page: str) -> list[Cell]:
+    """A record as a row of a short table, with the columns `README_COLUMNS`."""
+    result, (rank, best) = row.entry.result, _standing_cells(row)
+    cells = [
+        rank,
+        Cell(plain_line(result.architecture.name), None, page),
+        Cell(capacity_and_interval_text(result.capacity)),
+        Cell(bits_text(row.entry)),
+        best,
     ]
     return [cell._replace(is_greyed=row.entry.is_unsettled) for cell in cells]
 

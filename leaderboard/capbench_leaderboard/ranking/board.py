@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -13,9 +14,11 @@ from typing import TypeVar
 from capbench.documents.result import Environment, MissingRecord
 from capbench.documents.strict_json import read_result
 from capbench.errors import BadDocument, BadSetting
-from capbench.studies.records import MISSING, read_missing
+from capbench.studies.records import CHECKS, MISSING, read_missing
+from capbench_leaderboard.agreement import Agreement, agreement
 from capbench_leaderboard.process_pool import ProcessPool
 from capbench_leaderboard.ranking.entry import BoardEntry, make_entry
+from capbench_leaderboard.ranking.measures import one_per_cell
 from capbench_leaderboard.ranking.ranked_tables import RankedTable, rank
 from capbench_leaderboard.ranking.record_status import (
     REMOVED,
@@ -27,6 +30,7 @@ from capbench_leaderboard.ranking.record_status import (
     read_checks,
     read_removals,
 )
+from capbench_leaderboard.record_text import plain_line
 
 T = TypeVar("T")
 NON_RECORD_FILES = frozenset({MISSING, VERIFIED, REMOVED})
@@ -37,12 +41,21 @@ class Board:
     """Everything that README and site show."""
 
     entries: tuple[BoardEntry, ...]
-    tables: tuple[RankedTable, ...]
     checks: dict[str, RecordCheck]
     """Checks of the current bytes of a record, by its path."""
     removals: tuple[Removal, ...]
     broken: tuple[str, ...]
     """One line per file that was left out: path, field and remedy."""
+    missing: tuple[tuple[str, MissingRecord], ...] = ()
+    """Cells of suites that have no record, with the suite's name."""
+    agreement: Agreement | None = None
+    """What a second run of some cells says of the records."""
+
+    @cached_property
+    def tables(self) -> tuple[RankedTable, ...]:
+        """The records, ranked within their groups."""
+        verified = {path for path, check in self.checks.items() if check.has_passed}
+        return rank(self.entries, verified, self.missing)
 
     @cached_property
     def tasks(self) -> tuple[str, ...]:
@@ -63,6 +76,16 @@ class Board:
         versions = max(by_version, key=lambda each: (bool(each[0]), len(by_version[each]), each))
         return tuple(by_version[versions])
 
+    @cached_property
+    def verified(self) -> frozenset[str]:
+        """Paths of the verified records."""
+        return frozenset(entry.path for entry in self.entries if self.is_verified(entry))
+
+    @cache  # noqa: B019 - a build makes one board
+    def drawn_entries(self, task: str) -> tuple[BoardEntry, ...]:
+        """The charted records, one for each architecture and tier."""
+        return tuple(one_per_cell(self.charted_entries(task), self.verified))
+
     def is_verified(self, entry: BoardEntry) -> bool:
         """Whether the current bytes of the record were checked and verified."""
         return entry.path in self.checks and self.checks[entry.path].has_passed
@@ -77,9 +100,9 @@ def read_board(folder: Path, pool: ProcessPool) -> Board:
     removed = {(removal.record, removal.run_id) for removal in removals}
     entries = tuple(e for e in _entries(folder, pool, broken) if (e.path, e.result.run_id) not in removed)
     checks = _current_checks(_read_or_report(partial(read_checks, folder), CheckLog(), folder, broken), entries, folder)
-    missing = list(_missing(folder, broken))
-    verified = {path for path, check in checks.items() if check.has_passed}
-    return Board(entries, rank(entries, verified, missing), checks, removals, tuple(broken))
+    missing = tuple(_missing(folder, broken))
+    agrees = agreement(entries, _entries(folder.parent / CHECKS, pool, broken))
+    return Board(entries, checks, removals, tuple(broken), missing, agrees)
 
 
 def _entries(folder: Path, pool: ProcessPool, broken: list[str]) -> Iterator[BoardEntry]:
@@ -107,7 +130,16 @@ def _entry(folder: Path, path: Path) -> BoardEntry:
     result = read_result(path)
     if not result.trials:
         raise BadDocument(f"{path}: trials: a record needs its raw trials, got none; write it with `capbench suite`")
-    return make_entry(path.relative_to(folder).as_posix(), result)
+    try:
+        return make_entry(path.relative_to(folder).as_posix(), result)
+    except Exception as error:  # whatever a document holds, it stops no build
+        raise BadDocument(f"{path}: it cannot be shown: {plain_error(error)}; check its numbers") from error
+
+
+def plain_error(error: Exception) -> str:
+    """An unexpected error with the function that raised it, on one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return plain_line(f"{type(error).__name__} in {frames[-1].name}: {error}")
 
 
 def file_digest(path: Path) -> str:

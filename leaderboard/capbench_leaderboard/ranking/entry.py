@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median_low
 from typing import NamedTuple
 
 from capbench.documents.result import Result, Trial, TrialStatus
@@ -41,6 +41,8 @@ class BoardEntry:
     """The raw trials as compact JSON: load or parameter value, seed, rate, status, steps, metric."""
     failures: str
     """How many trials failed, and the error of the first; empty if none did."""
+    steps_to_hold: int | None = None
+    """Median steps of the trials that hold, at the largest load that at least half of them hold."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -50,8 +52,9 @@ class BoardEntry:
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether more steps are known to raise the capacity: such a record is shown and not ranked."""
-        return getattr(self.result.capacity, "settled", None) is False
+        """Whether more steps raise the capacity, or may where the suite asks for it to be settled: it is not ranked."""
+        settled, suite = self.result.capacity.settled, self.result.suite
+        return settled is False or (settled is None and suite is not None and suite.settle is not None)
 
 
 class TrialRow(NamedTuple):
@@ -73,10 +76,13 @@ def make_entry(path: str, result: Result) -> BoardEntry:
     rate = result.rates.best if result.rates else None
     at_best_rate = [trial for trial in rows if trial.rate == rate and trial.status is not TrialStatus.FAILED]
     constructed = result.constructed and result.constructed.model_copy(update={"trials": ()})
+    selection = result.selection and result.selection.model_copy(update={"trials": ()})
     bounds = tuple(bound for bound in result.bounds if bound.value is not None)
     return BoardEntry(
         path=path,
-        result=result.model_copy(update={"trials": (), "constructed": constructed, "bounds": bounds}),
+        result=result.model_copy(
+            update={"trials": (), "selection": selection, "constructed": constructed, "bounds": bounds}
+        ),
         points=_points(at_best_rate),
         held_by_trial={(trial.at, trial.seed): trial.status is TrialStatus.HELD for trial in at_best_rate},
         prints={
@@ -84,6 +90,7 @@ def make_entry(path: str, result: Result) -> BoardEntry:
         },
         trials=json.dumps([_rounded(trial) for trial in rows], separators=(",", ":")),
         failures=_failures(result),
+        steps_to_hold=_steps_to_hold(at_best_rate),
     )
 
 
@@ -115,9 +122,19 @@ def _point(at: int, trials: list[TrialRow]) -> LoadPoint:
     return LoadPoint(at, held, len(trials), fmean(values) if values else None)
 
 
+def _steps_to_hold(trials: list[TrialRow]) -> int | None:
+    by_load: dict[int, list[TrialRow]] = defaultdict(list)
+    for trial in trials:
+        by_load[trial.at].append(trial)
+    for _, group in sorted(by_load.items(), reverse=True):
+        steps = [trial.steps for trial in group if trial.status is TrialStatus.HELD]
+        if 2 * len(steps) >= len(group):
+            return median_low(steps)
+    return None
+
+
 def _failures(result: Result) -> str:
     failed = [t for t in result.trials if t.status is TrialStatus.FAILED]
     if not failed:
         return ""
-    reason = (failed[0].error or "no message").strip().splitlines()[-1]
-    return f"{len(failed)} of {len(result.trials)} trials failed: {reason}"
+    return f"{len(failed)} of {len(result.trials)} trials failed: {failed[0].reason}"

@@ -10,7 +10,7 @@ from math import comb
 
 import numpy as np
 
-from capbench.documents.result import MissingRecord, Protocol
+from capbench.documents.result import MissingRecord, Protocol, SuiteCell
 from capbench_leaderboard.ranking.comparison import PairedComparison, are_trials_equal, compare_shared_trials, holm
 from capbench_leaderboard.ranking.entry import BoardEntry
 from capbench_leaderboard.ranking.posterior import Standing, make_posterior, rank_jointly
@@ -38,7 +38,7 @@ class RankingGroup:
     task_params: str
     solver: str
     training: str
-    """Steps, learning rates and precision."""
+    """Steps, learning rates and precision, or how they are chosen for each record."""
 
     @property
     def is_ranked(self) -> bool:
@@ -113,7 +113,7 @@ def group_of(entry: BoardEntry, is_self_reported: bool) -> RankingGroup:
         scorer=f"{protocol.criterion}; {_search_text(protocol)}; protocol {protocol.name}",
         task_params=json.dumps(result.task.params, sort_keys=True),
         solver=f"{result.solver.name} {result.solver.version}",
-        training=_training_text(protocol),
+        training=_training_text(protocol, suite),
     )
 
 
@@ -127,9 +127,11 @@ def _search_text(protocol: Protocol) -> str:
     }[protocol.mode]
 
 
-def _training_text(protocol: Protocol) -> str:
+def _training_text(protocol: Protocol, suite: SuiteCell | None) -> str:
     if not protocol.learning_rates:
         return f"nothing is trained, {protocol.dtype}"
+    if suite and suite.settle:
+        return f"steps and learning rate chosen until capacities are settled to {suite.settle:.0%}, {protocol.dtype}"
     rates = ", ".join(f"{rate:g}" for rate in protocol.learning_rates)
     return f"at most {protocol.steps:,} steps, learning rates {rates}, {protocol.dtype}"
 

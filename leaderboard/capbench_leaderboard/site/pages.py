@@ -9,8 +9,10 @@ from functools import cache, cached_property
 
 from markupsafe import Markup
 
+from capbench.documents.colours import architecture_colour
+from capbench_leaderboard.bits_chart import bits_data
+from capbench_leaderboard.chart_style import Datasets
 from capbench_leaderboard.charts import (
-    Datasets,
     capacity_data,
     chart_specs,
     charted_text,
@@ -20,8 +22,10 @@ from capbench_leaderboard.charts import (
     reserved_height,
     thin_out,
 )
+from capbench_leaderboard.front_chart import front_data
 from capbench_leaderboard.ranking.board import Board
 from capbench_leaderboard.ranking.entry import BoardEntry
+from capbench_leaderboard.ranking.measures import pareto_front
 from capbench_leaderboard.ranking.ranked_tables import RankedTable
 from capbench_leaderboard.record_text import (
     conditions_text,
@@ -33,7 +37,24 @@ from capbench_leaderboard.record_text import (
 )
 from capbench_leaderboard.site.html_table import HtmlTable, embed_json
 from capbench_leaderboard.slugs import unique_slugs
-from capbench_leaderboard.table_rows import OVERVIEW_COLUMNS, RANKED_COLUMNS, Cell, overview_cells, ranked_cells
+from capbench_leaderboard.table_rows import (
+    FRONT_COLUMNS,
+    OVERVIEW_COLUMNS,
+    RANKED_COLUMNS,
+    Cell,
+    front_cells,
+    overview_cells,
+    ranked_cells,
+)
+
+
+@dataclass(frozen=True)
+class LegendKey:
+    """An architecture in a legend: its name, its colour and the shape of its points."""
+
+    name: str
+    colour: str
+    shape: str
 
 
 @dataclass(frozen=True)
@@ -45,6 +66,8 @@ class Chart:
     caption: str
     datasets: Datasets
     picture: str = ""
+    legend: Sequence[tuple[str, Sequence[LegendKey]]] = ()
+    """Families with the keys of their architectures; empty where the chart has a legend of its own or needs none."""
     inline_svg: Markup = Markup("")  # noqa: RUF009 - Markup is immutable
 
     @cached_property
@@ -98,6 +121,15 @@ class SitePages:
     def overview(self) -> HtmlTable:
         """Every record in one table."""
         return HtmlTable("all", "All records", OVERVIEW_COLUMNS, [cells for _, cells in self._overview_rows])
+
+    def front(self) -> HtmlTable:
+        """The records on the Pareto front of each task, the cheapest training first."""
+        rows = [
+            front_cells(entry, self.tasks[task], self.records[entry.path])
+            for task in self.board.tasks
+            for entry in pareto_front(thin_out(self.board.drawn_entries(task)))
+        ]
+        return HtmlTable("front", "The Pareto front", FRONT_COLUMNS, rows)
 
     def task_sections(self, task: str) -> list[PageSection]:
         """One ranked table per group of a task."""
@@ -157,11 +189,40 @@ def _one_folder_down(cell: Cell) -> Cell:
 def task_charts(
     entries: Sequence[BoardEntry], task: str, name: str, links: Mapping[str, str], pictures: Collection[str] = ()
 ) -> list[Chart]:
-    """Capacity against parameters, and measured over bound, for one task; `name` starts the names of its SVG files."""
+    """Bits per parameter, capacity, its cost and measured over bound; `name` starts the names of their SVG files."""
     drawn, subject = thin_out(entries), f"{task}, {charted_text(entries)}"
     charts = [
+        bits_chart(entries, task, name, links),
         Chart(f"{name}-capacity", "capacity", f"Capacity against parameters: {subject}", capacity_data(drawn, links)),
+        front_chart(entries, task, name, links),
         Chart(f"{name}-bounds", "ratio", f"Measured over bound: {subject}", ratio_data(drawn, links)),
     ]
+    return with_pictures(charts, pictures)
+
+
+def with_pictures(charts: Sequence[Chart], pictures: Collection[str]) -> list[Chart]:
+    """The charts with enough to draw, each with its SVG file if it is among the names of pictures."""
     drawable = [chart for chart in charts if is_worth_drawing(chart.datasets)]
     return [replace(c, picture=f"charts/{c.id}.svg") if f"{c.id}.svg" in pictures else c for c in drawable]
+
+
+def bits_chart(entries: Sequence[BoardEntry], task: str, name: str, links: Mapping[str, str]) -> Chart:
+    """The picture of a task, with a legend that hides and shows architectures."""
+    datasets = bits_data(thin_out(entries), links)
+    caption = f"Bits per parameter against parameters: {task}, {charted_text(entries)}"
+    return Chart(f"{name}-bits", "bits", caption, datasets, legend=legend_of(datasets))
+
+
+def front_chart(entries: Sequence[BoardEntry], task: str, name: str, links: Mapping[str, str]) -> Chart:
+    """What capacity costs on a task."""
+    caption = f"Capacity against training cost: {task}, {charted_text(entries)}"
+    return Chart(f"{name}-front", "front", caption, front_data(thin_out(entries), links))
+
+
+def legend_of(datasets: Datasets) -> list[tuple[str, list[LegendKey]]]:
+    """The architectures of a chart by family, in the order of its rows."""
+    families: dict[str, dict[str, LegendKey]] = {}
+    for row in datasets["rows"]:
+        name, colour = str(row["architecture"]), architecture_colour(str(row["architecture"]))
+        families.setdefault(str(row["family"]), {})[name] = LegendKey(name, colour, str(row["shape"]))
+    return [(family, list(keys.values())) for family, keys in families.items()]

@@ -7,16 +7,19 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from capbench.documents.result import BoundRecord, PluginRef, Result
+from capbench.documents.result import BoundRecord, PluginRef, Reading, Result
 from capbench.documents.text import number, plain
 from capbench_leaderboard.charts import curve_data
 from capbench_leaderboard.ranking.entry import BoardEntry
+from capbench_leaderboard.ranking.measures import training_cost
 from capbench_leaderboard.ranking.ranked_tables import RankedRow
 from capbench_leaderboard.ranking.record_status import RecordCheck
 from capbench_leaderboard.record_text import (
     best_guarantee,
+    bits_text,
     capacity_text,
     constructed_text,
+    cost_text,
     interval_text,
     kind_text,
     plain_line,
@@ -24,6 +27,8 @@ from capbench_leaderboard.record_text import (
     ratios_text,
     same_model_text,
     seconds_text,
+    settled_text,
+    shape_text,
     status_text,
     tier_text,
 )
@@ -51,6 +56,8 @@ PARTS = (
     Column("from"),
     Column("code", "s"),
 )
+SIGNS = {"estimated": "", "at_least": "at least ", "below": "below "}
+READINGS = (Column("read as", "w"), Column("value", "n"), Column("95 % interval", "n"))
 MAX_FIELDS_LENGTH = 1000
 
 
@@ -70,6 +77,7 @@ class RecordPage:
     command: str
     bounds: HtmlTable
     points: HtmlTable
+    readings: HtmlTable
     trials: Markup
     trials_id: str
     n_trials: int
@@ -109,7 +117,7 @@ def run_page(entry: BoardEntry, name: str) -> RecordPage:
         unit=_unit(entry),
         interval=f"{capacity.confidence:.0%} interval {interval_text(capacity)}",
         status="",
-        summary=_summary(result),
+        summary=_summary(entry),
         warnings=[entry.failures] if entry.failures else [],
         chart=Chart(
             f"{name}-curve", "curve", _curve_title(entry, metric), curve_data(entry), inline_svg=curve_svg(entry)
@@ -117,6 +125,7 @@ def run_page(entry: BoardEntry, name: str) -> RecordPage:
         command=plain(result.command),
         bounds=HtmlTable(f"{name}-bounds", "Bounds", BOUNDS, [_bound(bound) for bound in result.bounds]),
         points=_points(entry, name, columns[0], metric),
+        readings=HtmlTable(f"{name}-readings", "Other readings", READINGS, [_reading(r) for r in result.readings]),
         trials=escape_json(f'{{"columns":{json.dumps(columns)},"rows":{entry.trials}}}'),
         trials_id=f"{name}-trials",
         n_trials=entry.trials.count("[") - 1,
@@ -144,7 +153,8 @@ def _unit(entry: BoardEntry) -> str:
     }[entry.result.capacity.kind]
 
 
-def _summary(result: Result) -> Facts:
+def _summary(entry: BoardEntry) -> Facts:
+    result = entry.result
     suite, rates = result.suite, result.rates
     return [
         (
@@ -152,15 +162,18 @@ def _summary(result: Result) -> Facts:
             f"{plain_line(suite.name)} {suite.version}, about {tier_text(suite.tier)} parameters" if suite else "none",
         ),
         ("parameters", number(result.n_parameters)),
-        ("bits per parameter", number(result.bits_per_parameter)),
+        ("bits per parameter", bits_text(entry)),
         ("guaranteed", number(best_guarantee(result))),
         ("constructed", constructed_text(result)),
         ("measured / lower bound", ratios_text(result)),
         ("criterion", plain_line(str(result.protocol.criterion))),
+        ("settled", settled_text(result)),
         (
             "learning rate",
             f"{rates.best:g} of {', '.join(f'{r:g}' for r in rates.tried)}" if rates else "nothing trained",
         ),
+        ("shape", shape_text(result)),
+        ("training cost", f"{cost_text(training_cost(entry))} parameter updates"),
         ("varies between trials", plain_line(result.protocol.varies)),
     ]
 
@@ -177,6 +190,15 @@ def _points(entry: BoardEntry, name: str, axis: str, metric: str) -> HtmlTable:
         for point in entry.points
     ]
     return HtmlTable(f"{name}-points", "Trials at each load", columns, rows)
+
+
+def _reading(reading: Reading) -> tuple[Cell, ...]:
+    low, high = (number(end) if end is not None else "open" for end in (reading.ci_low, reading.ci_high))
+    return (
+        Cell(plain_line(reading.note or reading.name)),
+        Cell(f"{SIGNS[reading.status]}{number(reading.estimate)} {reading.unit}", reading.estimate),
+        Cell(f"{low} to {high}", reading.ci_low),
+    )
 
 
 def _bound(bound: BoundRecord) -> tuple[Cell, ...]:

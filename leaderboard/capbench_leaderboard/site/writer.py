@@ -14,20 +14,24 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from capbench.errors import BadSetting
+from capbench_leaderboard.agreement import agreement_text
 from capbench_leaderboard.charts import chart_specs
+from capbench_leaderboard.heat_map import HeatMap
 from capbench_leaderboard.process_pool import ProcessPool
 from capbench_leaderboard.ranking.board import Board
 from capbench_leaderboard.ranking.ranked_tables import RankedRow
 from capbench_leaderboard.ranking.record_status import RecordCheck
 from capbench_leaderboard.record_text import count_text, plain_line, tier_text
-from capbench_leaderboard.site.pages import Chart, Link, SitePages, task_charts
+from capbench_leaderboard.site.compare_page import compare_address, compare_script
+from capbench_leaderboard.site.heat_table import heat_table
+from capbench_leaderboard.site.pages import Chart, Link, SitePages, bits_chart, front_chart, task_charts, with_pictures
 from capbench_leaderboard.site.record_page import record_page
 
 POLICY = (
     "default-src 'none'; script-src 'self' file:; style-src 'self' file: 'unsafe-inline'; img-src 'self' file: data:; "
     "base-uri 'none'; form-action 'none'"
 )
-STATIC = ("board.css", "board.js", "theme.js", "LICENSE-vega.txt")
+STATIC = ("board.css", "board.js", "compare.js", "theme.js", "LICENSE-vega.txt")
 SITE_MARKER = Path("assets") / "board.js"
 """A folder that contains this file is a site we wrote and may be replaced."""
 
@@ -48,6 +52,7 @@ def write_site(board: Board, folder: Path, pictures: Mapping[str, str], pool: Pr
     pages = SitePages(board)
     _write_assets(folder, pages, pictures)
     _write_overview(folder, pages, pictures)
+    _write_compare(folder, pages)
     _write_tasks(folder, pages, pictures)
     _write_architectures(folder, pages)
     _write_records(folder, pages, pool)
@@ -87,9 +92,14 @@ def specs_script() -> str:
     return f"window.CAPBENCH_SPECS={json.dumps(chart_specs(), sort_keys=True, separators=(',', ':'))};\n"
 
 
-def _clear(folder: Path) -> None:
-    if folder.exists() and not (folder / SITE_MARKER).is_file() and any(folder.iterdir()):
+def check_site_folder(folder: Path) -> None:
+    """Raises BadSetting for a folder with files that no build wrote."""
+    if folder.exists() and not (folder / SITE_MARKER).is_file() and (folder.is_file() or any(folder.iterdir())):
         raise BadSetting(f"the site goes into a folder of its own, got {str(folder)!r} with other files; choose --out")
+
+
+def _clear(folder: Path) -> None:
+    check_site_folder(folder)
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("assets", "charts", "tasks", "architectures", "records"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -122,35 +132,52 @@ def _render(folder: Path, page: str, template: str, values: Mapping[str, object]
 
 
 def _write_overview(folder: Path, pages: SitePages, pictures: Collection[str]) -> None:
-    board = pages.board
-    charts = [_charts(pages, task, "", pictures)[:1] for task in pages.tasks]
-    verified = sum(board.is_verified(entry) for entry in board.entries)
+    board, links = pages.board, pages.links("")
+    entries = [(task, pages.task_slugs[task], board.drawn_entries(task)) for task in pages.tasks]
+    bits = [_drawn(bits_chart(own, plain_line(task), name, links), pictures) for task, name, own in entries]
+    fronts = [_drawn(front_chart(own, plain_line(task), name, links), pictures) for task, name, own in entries]
     records, architectures = (
         count_text(len(board.entries), "record"),
         count_text(len(pages.architectures), "architecture"),
     )
     counts = f"{records} of {architectures} on {count_text(len(pages.tasks), 'task')}"
+    agreed = f" {agreement_text(board.agreement)}" if board.agreement else ""
     values = {
         "title": "Leaderboard",
-        "counts": f"{counts}; {verified:,} verified." if board.entries else "There are no records yet.",
+        "counts": f"{counts}; {len(board.verified):,} verified.{agreed}"
+        if board.entries
+        else "There are no records yet.",
         "broken": board.broken,
         "removals": board.removals,
         "tasks": [_task_link(pages, task) for task in pages.tasks],
         "architectures": [Link(plain_line(name), page) for name, page in pages.architectures.items()],
         "table": pages.overview(),
-        "charts": [chart for first in charts for chart in first],
+        "heat": heat_table(HeatMap(board), pages),
+        "front": pages.front(),
+        "fronts": [chart for found in fronts for chart in found],
+        "charts": [chart for found in bits for chart in found],
     }
     _render(folder, "index.html", "index.html.j2", values)
 
 
+def _drawn(chart: Chart, pictures: Collection[str]) -> list[Chart]:
+    """The chart with its picture, if there is enough to draw."""
+    return with_pictures([chart], pictures)
+
+
+def _write_compare(folder: Path, pages: SitePages) -> None:
+    (folder / "assets" / "compare-data.js").write_text(compare_script(pages), encoding="utf-8")
+    _render(folder, "compare.html", "compare.html.j2", {"title": "Compare architectures"})
+
+
 def _charts(
-    pages: SitePages, task: str, root: str, pictures: Collection[str] = (), architecture: str | None = None
+    pages: SitePages, task: str, pictures: Collection[str] = (), architecture: str | None = None
 ) -> list[Chart]:
-    """The charts of a task, optionally of one architecture only."""
-    own = pages.board.charted_entries(task)
+    """The charts of a task, optionally of one architecture only, for a page one folder down."""
+    own = pages.board.drawn_entries(task)
     if architecture is not None:
         own = tuple(e for e in own if e.result.architecture.name == architecture)
-    return task_charts(own, plain_line(task), pages.task_slugs[task], pages.links(root), pictures)
+    return task_charts(own, plain_line(task), pages.task_slugs[task], pages.links("../"), pictures)
 
 
 def _task_link(pages: SitePages, task: str) -> Link:
@@ -168,17 +195,24 @@ def _task_link(pages: SitePages, task: str) -> Link:
 
 def _write_tasks(folder: Path, pages: SitePages, pictures: Collection[str]) -> None:
     for task, page in pages.tasks.items():
-        charts, sections = _charts(pages, task, "../", pictures), pages.task_sections(task)
-        values = {"title": plain_line(task), "kind": "task", "charts": charts, "sections": sections}
+        charts, sections = _charts(pages, task, pictures), pages.task_sections(task)
+        values = {
+            "title": plain_line(task),
+            "kind": "task",
+            "compare": compare_address(task),
+            "charts": charts,
+            "sections": sections,
+        }
         _render(folder, page, "task.html.j2", values)
 
 
 def _write_architectures(folder: Path, pages: SitePages) -> None:
     for name, page in pages.architectures.items():
-        charts = [_charts(pages, task, "../", architecture=name)[:1] for task in pages.tasks]
+        charts = [_charts(pages, task, architecture=name)[:1] for task in pages.tasks]
         values = {
             "title": plain_line(name),
             "kind": "architecture",
+            "compare": compare_address(next(iter(pages.tasks)), name),
             "charts": [chart for first in charts for chart in first],
             "sections": [pages.architecture_section(name)],
         }

@@ -116,18 +116,52 @@
     return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   }
 
+  var NARROW = 560;
+
+  // The datasets of a box without the architectures that its legend hides, and without names of lines where it is narrow.
+  function shownData(box) {
+    var all = box.datasets || data(box.dataset.source), hidden = box.hiddenNames || [], found = {};
+    Object.keys(all).forEach(function (name) {
+      var isLeftOut = name === "labels" && box.dataset.chart === "bits" && box.clientWidth < NARROW;
+      found[name] = isLeftOut ? [] : all[name].filter(function (row) { return hidden.indexOf(row.architecture) < 0; });
+    });
+    return found;
+  }
+
   function chart(box) {
     var spec = window.CAPBENCH_SPECS[box.dataset.chart], soft = isDark() ? "#9aa4b2" : "#5b6472";
     var line = isDark() ? "#303640" : "#e4e7ec";
     var axis = { labelColor: soft, titleColor: soft, gridColor: line, domainColor: soft, tickColor: soft, titleFontWeight: 500 };
     var config = { background: null, view: { stroke: null }, font: "system-ui, sans-serif", axis: axis, legend: { labelColor: soft } };
-    var full = Object.assign({}, spec, { datasets: data(box.dataset.source), height: Number(box.dataset.height), config: config });
+    var full = Object.assign({}, spec, { datasets: shownData(box), height: Number(box.dataset.height), config: config });
     // A layer without data has no extent, which breaks the axes.
     full.layer = full.layer.filter(function (each) { return !each.data || full.datasets[each.data.name].length; });
     var many = Object.values(full.datasets).some(function (rows) { return rows.length > 1500; });
     // The interpreter (ast) needs no eval, which the page's policy forbids.
     window.vegaEmbed(box, full, { actions: false, ast: true, renderer: many ? "canvas" : "svg", loader: { target: "_self" } })
       .catch(function (error) { box.textContent = "The chart could not be drawn: " + error.message; });
+  }
+
+  // Buttons that hide and show architectures; a family's button switches all of its own.
+  function legend(box) {
+    var target = document.querySelector('[data-source="' + box.dataset.legend + '"]');
+    var keys = Array.from(box.querySelectorAll(".key"));
+    function isOn(button) { return button.getAttribute("aria-pressed") === "true"; }
+    function set(button, on) { button.setAttribute("aria-pressed", String(on)); }
+    function apply() {
+      target.hiddenNames = keys.filter(function (key) { return !isOn(key); }).map(function (key) { return key.textContent; });
+      box.querySelectorAll(".family").forEach(function (family) {
+        set(family, Array.from(family.parentNode.querySelectorAll(".key")).every(isOn));
+      });
+      chart(target);
+    }
+    box.addEventListener("click", function (event) {
+      var button = event.target.closest("button");
+      if (!button) return;
+      var on = !isOn(button), own = button.className === "family" ? button.parentNode.querySelectorAll(".key") : [button];
+      own.forEach(function (key) { set(key, on); });
+      apply();
+    });
   }
 
   function theme(button) {
@@ -185,6 +219,7 @@
 
   document.querySelectorAll("[data-grid]").forEach(sortableTable);
   document.querySelectorAll("[data-trials]").forEach(trialsTable);
+  document.querySelectorAll("[data-legend]").forEach(legend);
   function draw(box) {
     near.unobserve(box);
     box.dataset.drawn = "yes";
@@ -202,6 +237,7 @@
     document.querySelectorAll("[data-chart]:not([data-drawn])").forEach(draw);
   });
   theme(document.getElementById("theme"));
+  window.CAPBENCH = { chart: chart, element: element };
   var input = document.getElementById("search");
   if (input) search(input);
 })();
