@@ -18,8 +18,15 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     pages = [path.relative_to(docs).as_posix() for path in sorted(docs.rglob("*.md"))]
     written = [page for page in pages if page not in named and not page.startswith("example-plugin/")]
     if written and config.nav is not None:
-        config.nav = [*config.nav, {HEADING: written}]
+        config.nav = [*config.nav, {HEADING: [{_title(docs / page): page} for page in written]}]
     return config
+
+
+def _title(path: Path) -> str:
+    """The first heading of a page, or its name in words."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    headings = [line.removeprefix("# ") for line in lines if line.startswith("# ")]
+    return headings[0] if headings else path.stem.replace("-", " ").capitalize()
 
 
 def _pages_named(nav: object) -> list[str]:

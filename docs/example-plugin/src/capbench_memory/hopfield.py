@@ -15,7 +15,7 @@ from capbench import Architecture, Lookup, Signature, UnsupportedSignature, hook
 class Hopfield(Architecture):
     """A cue selects among learned patterns by softmax (Ramsauer et al. 2020, arXiv 2008.02217)."""
 
-    name: ClassVar[str] = "hopfield"
+    name: ClassVar[str] = "hopfield_memory"
     presets: ClassVar = {"smoke": {"d_model": 8, "n_patterns": 32}}
 
     d_model: int = Field(16, ge=1, le=4096, description="width of the cue and of a pattern")
@@ -25,7 +25,7 @@ class Hopfield(Architecture):
     def build(self, signature: Signature) -> nn.Module:
         """The module for lookup tasks; others are refused with the reason."""
         if not isinstance(signature, Lookup):
-            raise UnsupportedSignature("hopfield answers lookups only, such as triples, bigrams and profiles")
+            raise UnsupportedSignature("hopfield_memory answers lookups only, such as triples, bigrams and profiles")
         return HopfieldMemory(signature, self.d_model, self.n_patterns, self.beta)
 
     def widths(self, signature: Signature) -> tuple[str, ...]:
