@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+if TYPE_CHECKING:
+    from capbench.documents.result import Trial
+    from capbench.engine.trials import Setup, TrialGroup, TrialSpec
+
 Distribution = Callable[..., None]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Equal programs are compiled once in a test session: all its processes share a compiler that remembers."""
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
+    if compiler is None or sys.platform == "win32":
+        yield
+        return
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "compiled"
+    folder.mkdir(exist_ok=True)
+    words = [sys.executable, "-IS", str(Path(__file__).with_name("compiler_cache.py")), str(folder), compiler]
+    cached = own / "cached-compiler"
+    cached.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")
+    cached.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", str(cached))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -72,6 +98,47 @@ def capbench(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
         return CommandResult(code, out, err)
 
     return run
+
+
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is trained: a model holds up to a hundredth as many facts as it has parameters, give or take by seed."""
+    from capbench.engine.cost import Cost
+    from capbench.executors import backends
+    from capbench.executors.local import LocalExecutor
+
+    def run(self: object, groups: Iterable[TrialGroup], on_trials: Any, on_progress: Any) -> Cost:
+        cost = Cost()
+        for group in groups:
+            trials = [_untrained_trial(group.setup, spec) for spec in group.trials]
+            on_progress(1, len(trials))
+            on_trials(trials)
+            cost.lane_steps += sum(trial.steps for trial in trials)
+        return cost
+
+    monkeypatch.setattr(backends, "pool_size", lambda *_: 1)
+    monkeypatch.setattr(LocalExecutor, "run", run)
+
+
+def _untrained_trial(setup: Setup, spec: TrialSpec) -> Trial:
+    """A trial with an outcome that follows from its load and its key alone."""
+    from capbench.documents.result import Trial, TrialStatus
+    from capbench.measure.matching import count_parameters
+
+    key, criterion = setup.key(spec), setup.training.criterion
+    chance = int(key[:4], 16) / 0x10000
+    capacity = max(2.0, count_parameters(setup.task.plugin, setup.architecture.plugin) / 100)
+    is_held = spec.load < capacity * (0.75 + chance / 2)
+    value = criterion.threshold if is_held else criterion.threshold * (0.9 if criterion.at_least else 1.5)
+    return Trial(
+        key=key,
+        load=spec.load,
+        seed=spec.seed,
+        learning_rate=spec.learning_rate,
+        status=TrialStatus.HELD if is_held else TrialStatus.NOT_HELD,
+        steps=25,
+        metrics={criterion.metric: value, "bits": float(min(spec.load, capacity))},
+    )
 
 
 @pytest.fixture

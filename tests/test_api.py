@@ -10,13 +10,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 import capbench as cb
 from capbench.errors import BadDocument, BadSetting, CapbenchError, LoadOutOfRange, UnknownName
 from capbench.measure.options import RunOptions
+from capbench.registry.provenance import code_hash
 
 PAIR = {"task": "rgr", "arch": "mha", "preset": "smoke"}
 QUICK = {**PAIR, "at": 8, "seeds": 2, "steps": 50, "learning_rates": (0.4,)}
@@ -149,8 +151,8 @@ def test_a_plot_is_a_chart_and_a_file_where_one_is_named(done, tmp_path) -> None
     assert "layer" in done.plot().to_dict()
     done.plot(tmp_path / "curve.svg")
     assert (tmp_path / "curve.svg").read_text().startswith("<svg")
-    with pytest.raises(BadSetting, match=r"\.png, \.svg, \.html"):
-        done.plot(tmp_path / "curve.pdf")
+    with pytest.raises(BadSetting, match=r"\.png, \.svg, \.html, \.pdf"):
+        done.plot(tmp_path / "curve.gif")
 
 
 def test_a_frame_has_one_row_per_trial_and_one_column_per_metric(done) -> None:
@@ -239,3 +241,73 @@ def _picture(html: str) -> str:
     found = re.search(r"data:image/svg\+xml;base64,([^\"]+)", html)
     assert found is not None
     return base64.b64decode(found[1]).decode()
+
+
+@pytest.fixture
+def session(monkeypatch):
+    """Runs source as a notebook's kernel does: in a module without a file."""
+    module = ModuleType("session_of_a_test")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def run(source: str) -> dict[str, Any]:
+        exec(compile(source, "<cell>", "exec"), vars(module))
+        return vars(module)
+
+    return run
+
+
+CELL = '''
+import torch, capbench
+SHIFT = {shift}
+def scores(items, W):
+    return items @ W @ items.mT - {offset}
+class Own(capbench.Architecture):
+    """One matrix."""
+    name = "own_cell"
+    scale: float = 0.5
+    def build(self, signature):
+        return Module(signature.d_item, self.scale)
+class Module(torch.nn.Module):
+    def __init__(self, d, scale):
+        super().__init__()
+        self.W = torch.nn.Parameter(scale * torch.randn(d, d))
+    def forward(self, items):
+        return scores(items, self.W) + SHIFT
+'''
+
+
+def test_an_instance_of_a_class_in_a_cell_is_measured_with_its_fields(session, own_store) -> None:
+    own = session(CELL.format(shift=0.5, offset=1))["Own"]
+    run = cb.run(**{**QUICK, "arch": own(scale=0.25)})
+    assert run.result.architecture.params == {"scale": 0.25}
+    assert run.result.architecture.plugin.startswith("session ")
+    assert cb.run(**{**QUICK, "arch": own(scale=0.25)}).result.timing.trials_trained == 0
+
+
+@pytest.mark.parametrize("changed", [{"shift": 0.75, "offset": 1}, {"shift": 0.5, "offset": 2}])
+def test_other_code_in_a_cell_is_another_architecture(changed, session) -> None:
+    """Also where only a constant, or a function that a module uses, has changed."""
+    before = code_hash(session(CELL.format(shift=0.5, offset=1))["Own"])
+    assert code_hash(session(CELL.format(shift=0.5, offset=1))["Own"]) == before
+    assert code_hash(session(CELL.format(**changed))["Own"]) != before
+
+
+def test_a_class_may_not_take_the_name_of_another_plugin_and_needs_one(session) -> None:
+    own = session(CELL.format(shift=0, offset=1))["Own"]
+    with pytest.raises(cb.CapbenchError, match="'mha' is the name of another plugin of capbench; choose another"):
+        cb.run(**{**QUICK, "arch": type("Taken", (own,), {"name": "mha", "__module__": own.__module__})})
+
+
+def test_a_sweep_compares_a_class_with_a_name_and_is_fitted(session, untrained, tmp_path) -> None:
+    own = session(CELL.format(shift=0, offset=1))["Own"]
+    common = {"task": "rgr", "preset": "smoke", "at": 3, "seeds": 2, "learning_rates": (0.4,)}
+    study = cb.sweep(arch=["mha", own], grid={"task.n_items": [12, 16, 20, 24]}, tags=["t"], **common)
+    assert len(study.runs) == 8
+    assert [each.architecture for each in study.differences] == ["own_cell"] * 4
+    assert "own_cell − mha" in study.table()
+    assert "own_cell" in study._repr_html_()
+    study.plot(tmp_path / "sweep.svg")
+    assert "own_cell" in (tmp_path / "sweep.svg").read_text()
+    assert len(cb.runs(tags=["t"], arch="mha")) == 4
+    assert len(cb.runs(where=["task.n_items>16", "preset=smoke"])) == 4
+    assert len(cb.fit(study.runs[:4], x="task.n_items", y="task.n_items").points) == 4

@@ -31,6 +31,7 @@ class Listener:
 
     n_trained = 0
 
+    def compiling(self) -> None: ...
     def plan(self, *_: object) -> None:
         found["planned_seconds"] = time.monotonic() - STARTED
 

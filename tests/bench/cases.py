@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from machine import Work, step_work
 from torch import Tensor, nn
 
 from capbench import Architecture, Task
+from capbench.engine.codegen.source import LANES
+from capbench.engine.lane_program import find_program
+from capbench.engine.lanes import LaneTraining
 from capbench.engine.stack import Batched, build_stack, make_module, make_problem
-from capbench.engine.step import Step, block_of, find_programs
-from capbench.engine.train import lanes_for
+from capbench.engine.step import Step
 from capbench.engine.trials import Setup, Training, TrialGroup, TrialSpec
 from capbench.registry.provenance import Provenance
 from capbench.registry.settings import Configured
@@ -141,14 +145,27 @@ def loop_step(case: Case) -> Callable[[], None]:
     return PlainLoop(case.setup(), TrialSpec(case.load, 0, 0.01), as_textbook=True).step
 
 
-def engine_step(case: Case, is_compiled: bool) -> Callable[[], None]:
+def eager_step(case: Case) -> Callable[[], None]:
     """One step of all models of the case together."""
-    setup, device = case.setup(), torch.device("cpu")
-    n_lanes = lanes_for(case.n_models, block_of(device) if is_compiled else None)
-    trials = tuple(TrialSpec(case.load, seed, 0.01) for seed in range(n_lanes))
-    group = TrialGroup(setup, setup.slots(trials[0]), trials, is_compiled)
-    stack, _ = build_stack(group, device)
-    solver, number = Adam(), torch.tensor(10.0, dtype=torch.float64)
-    programs = find_programs(group, device) if is_compiled else None
-    step, state = Step(Batched(setup, stack), setup, programs), solver.init(stack.weights)
+    setup = case.setup()
+    trials = tuple(TrialSpec(case.load, seed, 0.01) for seed in range(case.n_models))
+    stack, _ = build_stack(TrialGroup(setup, setup.slots(trials[0]), trials), torch.device("cpu"))
+    number = torch.tensor(10.0, dtype=torch.float64)
+    step, state = Step(Batched(setup, stack), setup), Adam().init(stack.weights)
     return lambda: step(stack, state, [number])
+
+
+def compiled_step(case: Case, n_steps: int = 1) -> Callable[[], None]:
+    """Steps of as many models as there are lanes."""
+    setup = case.setup()
+    trials = tuple(TrialSpec(case.load, seed, 0.01) for seed in range(LANES))
+    group = TrialGroup(setup, setup.slots(trials[0]), trials)
+    training = LaneTraining(group, find_program(group))
+    training.refill(deque(trials))
+    return lambda: training.take_steps(n_steps)
+
+
+def case_work(case: Case) -> Work:
+    """What one step of one model of a case computes and moves."""
+    setup = case.setup()
+    return step_work(setup, setup.slots(TrialSpec(case.load, 0, 0.01)))

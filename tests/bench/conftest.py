@@ -11,6 +11,11 @@ from scaling_page import section, write_section
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shared_compiler() -> None:
+    """What is measured compiles, unlike the other tests."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-page",

@@ -45,20 +45,38 @@ def step_table(steps: list[Timed], style: str) -> str:
             continue
         loop = statistics.fmean(loops)
         eager, compiled = by["eager"].ms_per_model, by["compiled"].ms_per_model
+        on_all = f"{loop / by['all cores'].ms_per_model:.1f}" if "all cores" in by else ""
         rows.append(
             [case, " / ".join(f"{ms:.2f}" for ms in loops), f"{eager:.3f}", f"{compiled:.3f}", f"{loop / eager:.1f}",
-             f"{loop / compiled:.1f}", f"{by['compiled'].info['compile_seconds']:.0f}"]
+             f"{loop / compiled:.1f}", on_all, f"{by['compiled'].info['compile_seconds']:.0f}"]
         )  # fmt: skip
     headers = [
         "ms per model-step",
         "loop, before / after",
         "eager",
-        "compiled",
+        "compiled, one core",
         "loop/eager",
-        "loop/compiled",
+        "loop/compiled, one core",
+        "loop/compiled, all cores",
         "compile s",
     ]
     return tabulate(rows, headers=headers, tablefmt=style, disable_numparse=True)
+
+
+def machine_table(steps: list[Timed]) -> str:
+    """Compiled steps against what one core can do."""
+    rows = []
+    for t in steps:
+        if t.info["variant"] != "compiled":
+            continue
+        per_second = 1e3 / t.ms_per_model
+        flops, n_bytes = t.info["flops"] * per_second, t.info["n_bytes"] * per_second
+        rows.append(
+            [t.info["case"], f"{t.info['flops'] / 1e6:.2f}", f"{t.info['n_bytes'] / 1e6:.2f}", f"{flops / 1e9:.1f}",
+             f"{flops / t.info['peak_flops']:.0%}", f"{n_bytes / 1e9:.1f}", f"{n_bytes / t.info['peak_bytes']:.0%}"]
+        )  # fmt: skip
+    headers = ["one core", "Mflop per step", "MB per step", "Gflop/s", "of the peak", "GB/s", "of a stream"]
+    return tabulate(rows, headers=headers, tablefmt="github", disable_numparse=True)
 
 
 def user_table(timed: list[Timed], style: str) -> str:
@@ -212,11 +230,14 @@ def _section(kind: str, timed: list[Timed]) -> list[str]:
             "## A training step",
             "",
             "The loop trains one model at a time, as a careful researcher writes it: plain modules, full batches, "
-            "torch's own Adam. The engine trains all models of a case together. Times are medians; the loop is timed "
-            "before and after the engine because machines drift, and the ratio takes the mean of both. Compiling is "
-            "not in the step.",
+            "torch's own Adam, one thread. The engine trains all models of a case together. Times are medians; the "
+            "loop is timed before and after the engine because machines drift, and the ratio takes the mean of both. "
+            "Compiling is not in the step. On all cores: one thread per core, each with lanes of its own, as the "
+            "workers of a run.",
             "",
             step_table(timed, "github"),
+            "",
+            *_machine_lines(timed),
         ]
     if kind == "growth":
         return [
@@ -257,6 +278,22 @@ def _section(kind: str, timed: list[Timed]) -> list[str]:
         "what rounding alone does.",
         "",
         verdict_table(timed),
+    ]
+
+
+def _machine_lines(steps: list[Timed]) -> list[str]:
+    """How far compiled steps are from the machine."""
+    info = next((t.info for t in steps if t.info["variant"] == "compiled"), None)
+    if info is None:
+        return []
+    return [
+        "How far that is from the machine: operations are counted on the recorded step (one per element, two per "
+        "multiplication and addition of a matrix product; exponentials count as one), bytes as every array that a "
+        "kernel reads or writes. One core reaches, measured in the same run, "
+        f"{info['peak_flops'] / 1e9:.1f} Gflop/s with vectors of eight and {info['peak_bytes'] / 1e9:.1f} GB/s from "
+        "main memory; arrays that stay in the cache can move faster than that.",
+        "",
+        machine_table(steps),
     ]
 
 

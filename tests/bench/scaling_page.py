@@ -72,7 +72,7 @@ def suite_part(t: Timed) -> list[str]:
     rest = t.info["driver_cpu_seconds"] - t.info["planning_seconds"]
     return [
         "### The driver",
-        f"{len(t.info['entries'])} runs of the standard suite at its smallest tier, two workers: "
+        f"{len(t.info['entries'])} runs of the standard suite at 256 parameters, two workers: "
         f"{', '.join(t.info['entries'])}. {t.info['trials']:,} trials in {t.info['groups']} groups; workers trained "
         f"for {t.info['train_seconds']:.0f} s, the driver took {t.info['driver_cpu_seconds']:.2f} s of CPU time in all "
         f"its threads, **{share:.1f} % of the training**: {t.info['planning_seconds']:.2f} s for the search and the "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cases import Case, engine_step
+from cases import Case, eager_step
 
 from capbench.engine.devices import keep_memory
 from capbench_plugins.aot import Aot
@@ -34,7 +34,7 @@ POINTS = [(axis, at, case) for axis, series in SERIES.items() for at, case in se
 @pytest.mark.parametrize(("axis", "at", "case"), POINTS, ids=[case.name for _, _, case in POINTS])
 def test_growth(benchmark, axis: str, at: int, case: Case) -> None:
     keep_memory()
-    step = engine_step(case, is_compiled=False)
+    step = eager_step(case)
     benchmark.group = f"growth: {axis}"
     benchmark.extra_info.update(axis=axis, at=at, models=case.n_models)
     benchmark.pedantic(step, rounds=12, warmup_rounds=2)

@@ -9,13 +9,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from capbench.cli.options import typed_options
+from capbench.cli.run import run_command
+from capbench.cli.suite import suite_command
+from capbench.cli.sweep import sweep_command
+from capbench.measure.options import RunOptions
+from capbench.scaffold.scaffold import Scaffold
 
 SMOKE = ("run", "--task", "rgr", "--arch", "mha", "--preset", "smoke")
 
 
 def test_run_prints_the_answer_with_its_interval_theory_and_next_steps(capbench) -> None:
-    done = capbench(*SMOKE)
+    done = capbench(*SMOKE, "-v")
     assert done.code == 0, done.err
     for text in ("capacity", "interval       95%", "f1 ≥ 0.99", "parameters", "per parameter", "learning rate"):
         assert text in done.out
@@ -31,7 +39,7 @@ def test_readings_of_the_same_trials_are_printed_side_by_side_and_kept(capbench)
     assert [row.split("  ")[0] for row in rows] == ["half", "any seed", "lax", "perfect", "most bits"]
     kept = json.loads(capbench(*SMOKE, "--json").out)["readings"]
     assert [reading["name"] for reading in kept] == ["half", "any_seed", "lax", "perfect", "most_bits"]
-    assert "readings" not in capbench(*SMOKE).out
+    assert "readings" not in capbench(*SMOKE, "-v").out
 
 
 def test_json_puts_the_document_on_stdout_and_nothing_else(capbench) -> None:
@@ -122,17 +130,21 @@ def test_minimize_keeps_to_values_that_the_architecture_allows(capbench) -> None
     assert document["capacity"]["d_qk_total"] == pytest.approx(document["capacity"]["estimate"])
 
 
-@pytest.mark.parametrize("ending", ["png", "svg", "html"])
-def test_plots_are_written_in_three_formats(capbench, tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize("ending", ["png", "svg", "html", "pdf"])
+def test_plots_are_written_in_four_formats(capbench, untrained, tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"curve.{ending}"
     assert capbench(*SMOKE, "--plot", str(path)).code == 0
     content = path.read_bytes()
     if ending == "png":
         assert content.startswith(b"\x89PNG")
+    elif ending == "pdf":
+        assert content.startswith(b"%PDF")
     elif ending == "svg":
         assert b"share of trials with f1" in content
+        assert b"prefers-color-scheme: dark" in content
     else:
         assert b"share of trials with f1" in content
+        assert b'"width": "container"' in content, "it fills the page"
         assert not re.search(rb"<script[^>]+src=", content), "the page needs no network"
 
 
@@ -154,14 +166,16 @@ def test_plots_are_written_in_three_formats(capbench, tmp_path: Path, ending: st
         ((*SMOKE, "--device", "warp"), "--device takes auto, cpu, cuda, cuda:N or mps, got 'warp'"),
         ((*SMOKE, "--preset", "smok"), "no preset named 'smok'; did you mean 'smoke'?"),
         ((*SMOKE, "--solver", "adamm"), "no solver named 'adamm'; did you mean 'adam'?"),
-        ((*SMOKE, "--plot", "curve.gif"), "--plot takes a file ending in .png, .svg, .html, got 'curve.gif'"),
+        ((*SMOKE, "--plot", "curve.gif"), "--plot takes a file ending in .png, .svg, .html, .pdf, got 'curve.gif'"),
         ((*SMOKE, "--lr", "-1"), "--lr"),
         ((*SMOKE, "--lr", "nan"), "--lr takes numbers above 0, got nan"),
         ((*SMOKE, "--ci-width", "nan"), "--ci-width takes a share from 0.001 to 10, got nan"),
         ((*SMOKE, "--plot", "nowhere/curve.svg"), "--plot needs an existing folder"),
         (("describe", "rgx"), "no plugin named 'rgx'; did you mean 'rgr'?"),
         (("run", "--task", "rgr"), "Missing option '--arch'"),
-        (("fly",), "No such command 'fly'"),
+        (("fly",), "No such command 'fly' (capbench --help)"),
+        (("rnu",), "No such command 'rnu'; did you mean 'run'? (capbench --help)"),
+        (("leaderboard", "biuld"), "No such command 'biuld'"),
     ],
 )
 def test_a_mistake_gets_one_line_exit_code_2_and_writes_nothing(
@@ -173,6 +187,46 @@ def test_a_mistake_gets_one_line_exit_code_2_and_writes_nothing(
     assert got.err.count("\n") == 1
     assert message in got.err
     assert not own_store.exists()
+
+
+@pytest.mark.parametrize("words", [(), ("leaderboard",)], ids=["capbench", "leaderboard"])
+def test_without_a_command_the_help_is_printed_as_help(words: tuple[str, ...], capbench) -> None:
+    bare, asked = capbench(*words), capbench(*words, "--help")
+    assert (bare.code, bare.err) == (0, "")
+    assert bare.out == asked.out
+    assert bare.out.count("\n") > 10
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--plugin", "{}", "bounds", "--task", "rgr", "--arch", "late_file"),
+        ("bounds", "--plugin", "{}", "--task", "rgr", "--arch", "late_file"),
+        ("--plugin", "{}", "bounds", "--task", "rgr", "--arch", "late_file", "--plugin", "{}"),
+        ("describe", "late_file", "--plugin", "{}"),
+    ],
+    ids=["before", "after", "both", "after an argument"],
+)
+def test_a_plugin_file_may_be_named_before_and_after_the_command(words: tuple[str, ...], capbench, tmp_path) -> None:
+    path = tmp_path / "late_file.py"
+    path.write_text(Scaffold.named("late-file", "architecture").files()["late_file.py"])
+    done = capbench(*(word.format(path) for word in words))
+    assert done.code == 0, done.err
+    sys.modules.pop("late_file", None)
+
+
+def test_the_commands_to_try_next_name_the_plugin_file_as_the_user_did(capbench, tmp_path) -> None:
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / "folder" / "next_file.py"
+    path.write_text(Scaffold.named("next-file", "architecture").files()["next_file.py"])
+    words = ("--task", "rgr", "--arch", "next_file", "--preset", "smoke", "--at", "4", "--seeds", "1", "--lr", "0.4")
+    done = capbench("run", *words, "--plugin", str(path))
+    assert done.code == 0, done.err
+    _, _, following = done.out.partition("next:\n")
+    commands = [line.strip() for line in following.splitlines() if " run " in line]
+    assert commands
+    assert all(line.startswith(f"capbench --plugin {path} run") for line in commands)
+    sys.modules.pop("next_file", None)
 
 
 def test_cuda_where_there_is_none_is_a_mistake_too(capbench, own_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,9 +258,14 @@ def test_a_plot_that_could_not_be_written_is_refused_before_training(capbench, t
     assert not own_store.exists()
 
 
-def test_list_shows_plugins_and_the_matrix_of_pairs(capbench) -> None:
+def test_list_shows_plugins_and_which_pairs_fit_within_80_columns(capbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     text = capbench("list").out
-    assert re.search(r"fits +.*rgr", text)
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert re.search(r"^bigrams, recall, triples +aot, transformer, folded_mlp$", text, re.MULTILINE)
+    assert re.search(r"^recurrence +deltanet ", text, re.MULTILINE), "architectures are listed by family"
+    assert re.search(r"^ +gla ", text, re.MULTILINE), "which is named once"
+    assert text.count("capbench 0.1.0") == 1, "who provides them is said once"
     found = json.loads(capbench("list", "--json").out)
     assert {"task": "rgr", "architecture": "mha", "fits": True, "reason": None} in found["pairs"]
     assert {entry["name"] for entry in found["bounds"]} >= {"adler2025.law", "counting.floor"}
@@ -246,6 +305,17 @@ def test_doctor_reports_versions_devices_and_the_store(capbench) -> None:
     found = json.loads(capbench("doctor", "--json").out)
     assert (found["healthy"], found["store_status"]) == (True, "ok")
     assert "cpu" in found["devices"]
+
+
+def test_doctor_tests_a_device_against_the_cpu(capbench) -> None:
+    done = capbench("doctor", "--device", "cpu", "--lanes", "2", "--json")
+    found = json.loads(done.out)
+    assert (done.code, found["problems"]) == (0, [])
+    assert found["equal_verdicts"] == found["trials"] == 4
+    assert (found["largest_difference"], found["host_waits_per_step"]) == (0, 0)
+    assert found["operations_per_step"] > 20
+    assert [speed["lanes"] for speed in found["speeds"]] == [2]
+    assert capbench("doctor", "--device", "cpu", "--lanes", "few").code == 2
 
 
 def test_a_command_of_another_distribution_is_listed_without_being_imported(distribution, capbench) -> None:
@@ -318,3 +388,35 @@ def _stored(home: Path) -> int:
             return int(db.execute("SELECT COUNT(*) FROM trials").fetchone()[0])
     except sqlite3.OperationalError:
         return 0
+
+
+@pytest.mark.parametrize(
+    ("words", "share"),
+    [
+        ((), 0.05),
+        (("--no-settle",), None),
+        (("--settle", "2%"), 0.02),
+        (("--settle", "--no-settle"), None),
+        (("--no-settle", "--settle"), 0.05),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("command", [run_command, sweep_command, suite_command], ids=["run", "sweep", "suite"])
+def test_settling_is_turned_on_and_off_and_the_last_word_counts(
+    command: click.Command, words: tuple[str, ...], share: float | None
+) -> None:
+    pair = () if command is suite_command else ("--task", "rgr", "--arch", "mha")
+    declared = RunOptions(task="rgr", arch="mha", settle=0.05)
+    with command.make_context("command", [*pair, *words]) as ctx:
+        assert typed_options(ctx, declared).settle == share
+
+
+def test_what_others_write_to_the_descriptor_of_stdout_goes_to_stderr_even_after_the_document() -> None:
+    code = (
+        "import atexit, os, sys; from capbench.cli.main import main; "
+        "atexit.register(os.write, 1, b'(raylet) a worker died'); sys.argv = ['capbench', 'list', '--json']; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
+    assert done.stderr.endswith("(raylet) a worker died")

@@ -38,10 +38,11 @@ def test_describe_completes_plugins_of_every_kind() -> None:
     assert completed("describe", "") == sorted({name for hook in HOOKS for name in registry.of_hook(hook)})
 
 
-def test_names_of_files_given_before_the_command_are_completed_too(tmp_path: Path) -> None:
+def test_names_of_files_given_before_or_after_the_command_are_completed_too(tmp_path: Path) -> None:
     path = tmp_path / "tab_file.py"
     path.write_text(Scaffold.named("tab-file", "architecture").files()["tab_file.py"])
     assert "tab_file" in completed("--plugin", str(path), "run", "--arch", "tab")
+    assert "tab_file" in completed("run", "--plugin", str(path), "--arch", "tab")
     assert "tab_file" not in completed("--plugin", str(path), "run", "--task", "tab")
 
 
@@ -71,7 +72,7 @@ def test_the_shell_asks_without_importing_torch() -> None:
     }
     program = "import sys; sys.argv = ['capbench']; " + code
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout == "plain,rgr\n"
+    assert done.stdout == "plain,recall\nplain,rgr\n"
     assert done.stderr == "False\n"
 
 

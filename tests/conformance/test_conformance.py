@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from capbench import FACTS, Architecture, Bound, BoundValue, Kind, NotApplicable, Pedigree, Task
+from capbench.conformance.bound import applicable
 from capbench.conformance.check import CheckResult, CheckStatus, run_check
 from capbench.conformance.kit import check_target, checks_of
 from capbench.conformance.provider import Candidate, Provider, hooks
@@ -65,7 +67,8 @@ def failures_of(path: Path) -> dict[str, CheckResult]:
 
 
 def failed(results: list[CheckResult]) -> dict[str, CheckResult]:
-    return {result.check: result for result in results if result.verdict is CheckStatus.FAILED}
+    """What is wrong or slow."""
+    return {r.check: r for r in results if r.verdict in (CheckStatus.FAILED, CheckStatus.WARNING)}
 
 
 def failures_at_import(path: Path, registry: Registry = REGISTRY) -> dict[str, CheckResult]:
@@ -125,6 +128,16 @@ def test_a_broken_plugin_gets_the_right_diagnosis(
         {"no_global_randomness", "independent_of_other_models", "batches_by_vmap"} if "rand(" in change[1] else set()
     )
     assert set(found) - {check} <= others, "one fault, one diagnosis"
+
+
+def test_a_loop_over_models_is_allowed_and_a_warning(write: Write, capbench) -> None:
+    path = write((RETURN, f"queries = queries if queries.sum() > 0 else -queries\n        {RETURN}"))
+    done = capbench("check", str(path), "--no-compile")
+    assert done.code == 0, done.out
+    assert "  warning  batches_by_vmap" in done.out
+    assert "fix       do not branch on tensor values" in done.out
+    assert "0 failed" in done.out
+    assert done.out.rstrip().endswith("1 warning")
 
 
 def test_a_taken_name_is_reported_with_its_provider(write: Write) -> None:
@@ -234,3 +247,31 @@ def test_the_kit_is_a_pytest_class_with_one_test_per_rule(write: Write) -> None:
 def test_pytest_is_not_needed_to_import_the_kit() -> None:
     code = "import sys; sys.modules['pytest'] = None; import capbench.testing"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Renamed(REGISTRY.tasks["triples"].cls):  # type: ignore[misc]
+    """A task that comes with a bound."""
+
+    name = "renamed"
+
+
+class OneOfRenamed(Bound):
+    """A bound on no built-in task."""
+
+    name = "renamed.one"
+    kind = Kind.LOWER
+    statement = "one fact can be held"
+    formula = "N >= 1"
+    citation = "none"
+    pedigree = Pedigree.DERIVED
+
+    def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
+        if not isinstance(task, Renamed):
+            raise NotApplicable("it applies to renamed")
+        return BoundValue(1.0, FACTS)
+
+
+@pytest.mark.parametrize(("offered", "verdict"), [((), CheckStatus.FAILED), ((Renamed,), CheckStatus.PASSED)])
+def test_a_bound_is_tried_on_the_tasks_of_its_own_module(offered: tuple[type[Task], ...], verdict: CheckStatus) -> None:
+    provided = Provided(OneOfRenamed, REGISTRY.tasks["triples"].provenance)
+    assert run_check(applicable, Subject(provided, REGISTRY, offered=offered)).verdict is verdict

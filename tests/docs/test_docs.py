@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import os
 import re
 import shlex
@@ -21,11 +22,23 @@ import pytest
 from pydantic import BaseModel
 
 import capbench.contract.hookspecs
-from capbench import Architecture, Bound, ConstructiveSolver, ExactBound, GradientSolver, Plugin, Solver, Task
+from capbench import (
+    Architecture,
+    Bound,
+    ConstructiveSolver,
+    ExactBound,
+    GradientSolver,
+    Mixer,
+    PairScorer,
+    Plugin,
+    Solver,
+    Task,
+)
 from capbench.documents.result import Result, TrialStatus
 from capbench.measure.estimate import search
 from capbench.registry.registry import HOOKS, load_registry
 from capbench.report import result_text
+from tests.docs.console import PICTURE, commands, first_output, with_output, written
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -36,11 +49,18 @@ PAGES = (
     "reading-a-result",
     "recipes",
     "plugin-guide",
+    "layers",
     "hooks",
     "measuring",
     "theory",
     "calibration",
     "scaling",
+    "tutorial",
+    "faq",
+    "glossary",
+    "gallery",
+    "architecture",
+    "files",
 )
 BLOCK = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```$', re.DOTALL | re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -109,7 +129,8 @@ def test_the_guide_leads_from_an_empty_folder_to_a_leaderboard(
             for title in titles:  # a new process would not have them imported
                 sys.modules.pop(title.removesuffix(".py"), None)
     assert "qk_norm" in (folder / "board" / "site" / "index.html").read_text()
-    assert "qk_norm" in (folder / "board" / "README.md").read_text()
+    board = (folder / "board" / "README.md").read_text()
+    assert {"qk_norm", "mha"} <= set(re.findall(r"\w+", board))
     listed = capbench("plugins").out
     assert "qk_norm" in listed
     assert "qk-norm" in listed
@@ -117,15 +138,75 @@ def test_the_guide_leads_from_an_empty_folder_to_a_leaderboard(
     sys.modules.pop("qk_norm", None)
 
 
-def test_the_examples_of_the_python_api_run(tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+LAYERS = [block for block in blocks("layers") if block.title]
+
+
+@pytest.mark.parametrize("block", LAYERS, ids=lambda block: block.title)
+def test_a_layer_takes_at_most_20_lines_of_its_authors(block: Block) -> None:
+    """Lines of code: imports, docstrings and the hook are the same for everyone."""
+    code, _, _ = block.body.partition("@hookimpl")
+    lines = [line.strip() for line in code.splitlines() if line.strip()]
+    assert len([line for line in lines if not line.startswith(("from ", "import ", '"""'))]) <= 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", LAYERS, ids=lambda block: block.title)
+def test_every_layer_keeps_the_contract_and_is_measured(
+    block: Block, capbench, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
+    (tmp_path / block.title).write_text(block.body)
+    lines = [line for each in blocks("layers") if each.language == "sh" for line in each.body.splitlines()]
+    own = [line for line in lines if f"./{block.title} " in line]
+    assert len(own) >= 2
+    for line in own:
+        _, *arguments = shlex.split(line)
+        done = capbench(*arguments)  # a fallback to single models would be an error here
+        assert done.code == 0, f"{line}\n{done.out}\n{done.err}"
+    sys.modules.pop(block.title.removesuffix(".py"), None)
+
+
+def test_the_readme_lists_every_architecture_under_its_family() -> None:
+    rows = re.findall(r"^\| (\w+) \| (`\w+`(?: `\w+`)*) \|$", page("../README"), re.MULTILINE)
+    listed = {name: family for family, names in rows for name in re.findall(r"\w+", names)}
+    own = {name: p.cls.family for name, p in load_registry().architectures.items()}
+    assert listed == {name: family for name, family in own.items() if name != "bilinear"}, "but not an old name"
+
+
+def test_the_page_about_layers_has_every_field_of_a_mixer() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", page("layers"), re.MULTILINE))
+    assert rows == {
+        name: f"{field.default:g}" if isinstance(field.default, float) else str(field.default).lower()
+        for name, field in Mixer.model_fields.items()
+    }
+
+
+def test_the_examples_of_the_python_api_run(untrained, tmp_path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    session = ModuleType("api_session")
+    monkeypatch.setitem(sys.modules, session.__name__, session)
+    names = vars(session)
     for block in blocks("python-api"):
         exec(compile(block.body, "python-api.md", "exec"), names)
     assert (tmp_path / "curve.svg").exists()
+    assert (tmp_path / "sizes.svg").exists()
     message = re.search(r"print\(error\) +# (.*)", page("python-api"))
     assert message is not None
     assert message[1] in capsys.readouterr().out
+
+
+def test_the_cells_of_the_notebook_run(untrained, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a module without a file, as a kernel runs them."""
+    session = ModuleType("notebook_session")
+    monkeypatch.setitem(sys.modules, session.__name__, session)
+    cells = json.loads((DOCS / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert not cell["outputs"], "outputs are not committed"
+            exec(compile("".join(cell["source"]), "<cell>", "exec"), vars(session))
+    assert len(vars(session)["wide"]) == 4
+    assert vars(session)["mine"].result.architecture.params["init_scale"] == 0.3
+    assert len(vars(session)["study"].differences) == 3
 
 
 def test_every_hook_has_a_heading_equal_to_its_signature() -> None:
@@ -140,10 +221,11 @@ def test_every_hook_has_a_heading_equal_to_its_signature() -> None:
 
 
 @pytest.mark.parametrize(
-    "cls", [Plugin, Task, Architecture, Bound, ExactBound, Solver, GradientSolver, ConstructiveSolver]
+    "cls",
+    [Plugin, Task, Architecture, Mixer, PairScorer, Bound, ExactBound, Solver, GradientSolver, ConstructiveSolver],
 )
 def test_every_name_of_the_contract_is_explained_and_marked_must_or_may(cls: type) -> None:
-    pydantic_names = set(vars(BaseModel)) | {"model_post_init"}
+    pydantic_names = {*vars(BaseModel), "model_post_init", *cls.model_fields}  # the page about layers has the fields
     own = {n for n in {*vars(cls), *cls.__annotations__} if not n.startswith("_") and n not in pydantic_names}
     assert own
     rows = dict(re.findall(r"^\| (?:must|may) \| `((\w+)[^`]*)`", page("hooks"), re.MULTILINE))
@@ -195,14 +277,97 @@ def test_every_label_of_the_text_is_explained() -> None:
 
 
 def test_the_sample_output_of_the_readme_has_the_labels_that_the_program_prints() -> None:
-    sample = re.search(r"^ {4}capacity .*?\n\n", page("../README"), re.DOTALL | re.MULTILINE)
+    sample = re.search(r"^capacity .*?\n\n", page("../README"), re.DOTALL | re.MULTILINE)
     assert sample is not None
-    shown = [line[4:19].rstrip() for line in sample[0].splitlines() if line]
-    assert shown == ["capacity", "interval", "criterion", "parameters", "bits", "learning rate"]
+    shown = [line[:15].rstrip() for line in sample[0].splitlines() if line]
+    assert shown == ["capacity", "interval", "criterion", "parameters", "bits", "learning rate", "trials", "method"]
     source = inspect.getsource(result_text)
-    for phrase in (" per parameter)", " held most; working: ", " dropped early", ", met by half of the trials"):
+    for phrase in (" held most; working (at least half as often): ", "; tried: ", ", met by half of the trials"):
         assert phrase in source
         assert phrase in sample[0]
+
+
+@pytest.mark.parametrize("name", ["../README", "reading-a-result"])
+def test_the_sample_output_of_a_page_is_that_of_the_tutorial(name: str) -> None:
+    text, sample = page(name), first_output(page("tutorial"))
+    assert text == with_output(text, sample)
+    assert sample in text
+
+
+@pytest.mark.parametrize("name", ["tutorial", "gallery"])
+def test_every_picture_of_a_page_with_commands_is_written_by_one_of_them(name: str) -> None:
+    """`make tutorial` would leave a picture without a command as it was."""
+    for picture in PICTURE.findall(page(name)):
+        assert (DOCS / "figures" / picture).exists()
+        assert any(f"--plot {picture}" in line for line in commands(page(name)))
+
+
+@pytest.mark.parametrize("name", ["tutorial", "gallery"])
+def test_the_commands_of_a_page_work_in_order_from_an_empty_folder(
+    name: str, capbench, untrained, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    def run(words: list[str]) -> str:
+        for title in titles:  # a new process would not have them imported
+            sys.modules.pop(title, None)
+        done = capbench(*words[1:])
+        assert done.code == 0, f"{words}\n{done.out}\n{done.err}"
+        return str(done.out)
+
+    titles = [Path(block.title).stem for block in blocks(name) if block.title]
+    text = written(page(name), folder, run)
+    assert commands(text) == commands(page(name))
+    for picture in PICTURE.findall(text):
+        assert (folder / picture).exists(), picture
+    if name == "tutorial":
+        assert "qk_norm" in (folder / "board" / "README.md").read_text()
+        assert "qk_norm / mha" in text
+    for title in titles:
+        sys.modules.pop(title, None)
+
+
+EXECUTED_ELSEWHERE = {
+    "plugin-guide": "test_the_guide_leads_from_an_empty_folder_to_a_leaderboard",
+    "layers": "test_every_layer_keeps_the_contract_and_is_measured",
+    "scaling": "test_the_slurm_scripts_train_each_part_once_and_write_all_records_from_the_merged_store",
+}
+"""Pages whose commands other tests execute."""
+NOT_EXECUTED = ("--all", "reproduce dana2025 ")
+"""Commands that take hours even if nothing is trained; they are parsed."""
+WITH_COMMANDS = ("../README", *(name for name in PAGES if name not in {*EXECUTED_ELSEWHERE, "tutorial", "gallery"}))
+
+
+def shell_lines(name: str) -> list[str]:
+    """The command lines of capbench in the shell blocks and indented blocks of a page."""
+    lines = [line for block in blocks(name) if block.language == "sh" for line in block.body.splitlines()]
+    lines += re.findall(r"^ {4}(capbench .*)$", page(name), re.MULTILINE)
+    return [line for line in lines if line.startswith("capbench ")]
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_COMMANDS if shell_lines(name)])
+def test_every_command_line_of_a_page_works(
+    name: str, capbench, untrained, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    plugin = page("../README").partition("```python\n")[2].partition("```")[0]
+    (folder / "one_matrix.py").write_text(plugin)
+    first = json.loads(capbench("run", "--task", "rgr", "--arch", "mha", "--preset", "smoke", "--json").out)
+    for line in shell_lines(name):
+        words = [first["run_id"] if word == "RUN" else word for word in shlex.split(line, comments=True)[1:]]
+        if any(part in f"{line} " for part in NOT_EXECUTED):
+            words.append("--help")
+        done = capbench(*words)
+        assert done.code == 0, f"{line}\n{done.out}\n{done.err}"
+        sys.modules.pop("one_matrix", None)
+
+
+def test_every_other_page_with_commands_has_a_test_that_exists() -> None:
+    assert set(EXECUTED_ELSEWHERE.values()) <= globals().keys()
 
 
 def test_every_way_a_trial_can_end_is_explained() -> None:
@@ -327,12 +492,14 @@ def test_the_map_has_every_folder_of_the_core_and_the_layers_of_the_linter() -> 
 
 
 def test_a_page_that_a_command_writes_is_added_to_the_navigation(tmp_path) -> None:
-    for written in ("index.md", "reliability.md", "reproductions/rgr.md", "example-plugin/README.md"):
-        (tmp_path / written).parent.mkdir(exist_ok=True)
-        (tmp_path / written).touch()
+    for made in ("index.md", "reliability.md", "reproductions/rgr.md", "example-plugin/README.md"):
+        (tmp_path / made).parent.mkdir(exist_ok=True)
+        (tmp_path / made).touch()
+    (tmp_path / "reproductions" / "rgr.md").write_text("<!-- written -->\n\n# Graphs again\n")
     config = SimpleNamespace(docs_dir=str(tmp_path), nav=[{"Start": "index.md"}])
     found = hook("written_pages").on_config(config).nav
-    assert found == [{"Start": "index.md"}, {"Results": ["reliability.md", "reproductions/rgr.md"]}]
+    written_pages = [{"Reliability": "reliability.md"}, {"Graphs again": "reproductions/rgr.md"}]
+    assert found == [{"Start": "index.md"}, {"Results": written_pages}]
 
 
 def test_the_reference_has_every_command_and_option(reference) -> None:
@@ -341,6 +508,23 @@ def test_the_reference_has_every_command_and_option(reference) -> None:
         assert heading in text
     for option in ("--minimize PARAM", "--ci-width SHARE", "--plugin FILE.py", "--strict-plugins"):
         assert option in text
+
+
+def test_every_field_of_a_file_is_in_the_reference_with_its_meaning() -> None:
+    files = hook("file_reference")
+    for name, model in files.MODELS.items():
+        rows = dict(re.findall(r"^\| `(\w+)` \| .+? \| (.*) \|$", files.field_table(name), re.MULTILINE))
+        assert rows.keys() == model.model_fields.keys()
+        assert all(rows.values()), [field for field, words in rows.items() if not words]
+        assert f"<!-- fields: {name} -->" in page("files")
+
+
+def test_the_files_on_the_page_about_files_can_be_used(capbench, untrained, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in blocks("files"):
+        (tmp_path / str(block.title)).write_text(block.body)
+    assert capbench("sweep", "heads.toml").code == 0
+    assert capbench("suite", "pairs.toml", "--out", "records").code == 0
 
 
 def test_pages_contain_no_local_path_and_fetch_nothing() -> None:
@@ -363,4 +547,5 @@ def test_the_site_builds_in_strict_mode_and_needs_no_network(tmp_path) -> None:
         assert not re.search(r"<(?:script|img|iframe)[^>]+src=\"(?:https?:)?//", html), name
         assert not re.search(r"<link[^>]+rel=\"(?:stylesheet|preconnect|icon)\"[^>]+href=\"(?:https?:)?//", html), name
     assert "--trial-timeout" in (site / "cli.html").read_text(encoding="utf-8")
+    assert (site / "search" / "search_index.js").exists(), "the search works in a folder"
     assert not (site / "example-plugin").exists()

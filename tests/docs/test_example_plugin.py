@@ -19,12 +19,12 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "example-plugin"
 def test_the_example_plugin_installs_runs_and_keeps_the_contract(capbench, installed) -> None:
     installed(EXAMPLE)
     assert "capbench-memory 0.1.0" in capbench("list").out
-    done = capbench("run", "--task", "profiles", "--arch", "hopfield", "--preset", "smoke")
+    done = capbench("run", "--task", "profiles", "--arch", "hopfield_memory", "--preset", "smoke")
     assert done.code == 0, done.err
     assert re.search(r"capacity .*attributes", done.out)
-    matched = "run --task profiles --arch mlp --match hopfield --preset smoke --at 16 --seeds 2"
+    matched = "run --task profiles --arch mlp --match hopfield_memory --preset smoke --at 16 --seeds 2"
     assert capbench(*shlex.split(matched)).code == 0
-    assert capbench("run", "--task", "triples", "--arch", "hopfield", "--preset", "smoke", "--at", "8").code == 0
+    assert capbench("run", "--task", "triples", "--arch", "hopfield_memory", "--preset", "smoke", "--at", "8").code == 0
     checked = capbench("check", "capbench-memory", "--no-compile")
     assert checked.code == 0, checked.out
 

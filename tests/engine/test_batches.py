@@ -37,7 +37,7 @@ def stacked(setup: Setup, trials: list[TrialSpec]) -> Problem:
 
 def masks_of(setup: Setup, trials: list[TrialSpec], n_steps: int) -> torch.Tensor:
     """How much each of the 36 facts counts in each step, (steps, lanes, 36)."""
-    batches = Batches(setup.training.sampling, setup, trials, stacked(setup, trials))
+    batches = Batches(setup, trials, stacked(setup, trials))
     rows = setup.task.plugin.signature.rows
     return torch.stack([
         torch.zeros(len(trials), 36).scatter_add_(1, rows(p.inputs[0]), p.mask) for p in batches.problems(n_steps)
@@ -47,7 +47,7 @@ def masks_of(setup: Setup, trials: list[TrialSpec], n_steps: int) -> torch.Tenso
 def test_a_batch_smaller_than_the_facts_is_those_facts_alone() -> None:
     for batch, slots in ((8, 8), (35, 35), (36, 36), (64, 36)):
         setup, trials = make_pair(Sampling(batch=batch, n_draws=64)), [TrialSpec(20, 0, 0.01), TrialSpec(20, 1, 0.01)]
-        (problem,) = Batches(setup.training.sampling, setup, trials, stacked(setup, trials)).problems(1)
+        (problem,) = Batches(setup, trials, stacked(setup, trials)).problems(1)
         assert [tuple(t.shape) for t in (*problem.inputs, problem.targets, problem.mask)] == [
             (2, slots, 2), (2, slots), (2, slots),
         ]  # fmt: skip
@@ -66,10 +66,12 @@ def test_the_facts_alone_give_the_gradient_that_a_mask_of_counts_gives(
     batched = Batched(setup, stack)
     weights = stack.weights.requires_grad_()
     gradients = []
-    for pick in (Batches._picked, Batches._counted):
-        batches = Batches(setup.training.sampling, setup, trials, stack.problem)
-        index = torch.stack([lane.take(batch) for lane in batches._lanes])
-        loss = batched.losses(stack.asking(pick(batches, index))).sum()
+    for is_picked in (True, False):
+        batches = Batches(setup, trials, stack.problem)
+        for lane in batches._lanes:
+            lane._picks = is_picked
+        (problem,) = batches.problems(1)
+        loss = batched.losses(stack.asking(problem)).sum()
         gradients.append(torch.autograd.grad(loss, weights)[0])
     assert gradients[0].abs().max() > 1e-3
     assert torch.allclose(*gradients, atol=1e-6)
@@ -104,7 +106,7 @@ def test_what_all_examples_share_is_not_picked_from() -> None:
     plugins = (Configured(p, Provenance("t", "t", "0", "t"), "-") for p in (task, Mha(), Adam()))
     setup = Setup(*plugins, Training(task.criterion, 40, sampling=Sampling(batch=4)))
     drawn = tree_map(lambda tensor: tensor.unsqueeze(0), make_problem(setup, TrialSpec(30, 0, 0.01), 32))
-    (problem,) = Batches(setup.training.sampling, setup, [TrialSpec(30, 0, 0.01)], drawn).problems(1)
+    (problem,) = Batches(setup, [TrialSpec(30, 0, 0.01)], drawn).problems(1)
     assert torch.equal(problem.inputs[0], drawn.inputs[0])
     assert problem.inputs[1].shape[:2] == (1, 4)
 

@@ -34,7 +34,7 @@ def ended(steps: int):
 @pytest.mark.parametrize("steps", [200, 210])
 def test_late_evaluations_give_the_same_trials_and_weights(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = ended(steps)
-    monkeypatch.setattr(training, "PendingEvaluations", lambda is_late: PendingEvaluations(is_late=True))
+    monkeypatch.setattr(training, "PendingEvaluations", lambda _, keeps: PendingEvaluations(True, keeps))
     late = ended(steps)
     assert late.keys() == at_once.keys()
     assert len({trial.steps for trial, _ in at_once.values()}) > 1  # some end early, so that lateness matters

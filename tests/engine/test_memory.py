@@ -62,16 +62,21 @@ print((peak[0] - before) / memory_need(setup, slots).bytes(512))
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc to see what a process takes")
 @pytest.mark.parametrize("case", [("rgr", "mha", "200"), ("triples", "aot", "200")], ids=" x ".join)
-def test_512_lanes_take_what_was_estimated_within_a_factor_of_1_3(case: tuple[str, ...]) -> None:
+def test_512_lanes_take_what_was_estimated_within_30_percent(case: tuple[str, ...]) -> None:
     run = subprocess.run([sys.executable, "-c", MEASURE, *case], capture_output=True, text=True, check=True)
     share = float(run.stdout)
-    assert 1 / 1.3 <= share <= 1.3
+    assert 0.7 <= share <= 1.3
 
 
 def make_pair() -> Setup:
     task = Rgr(n_items=24, d_item=8)
     plugins = (Configured(p, Provenance("t", "t", "0", "t"), "-") for p in (task, Mha(), Adam()))
     return Setup(*plugins, Training(task.criterion, 50))
+
+
+def forget_peaks() -> None:
+    memory_need.cache_clear()
+    memory._smallest_peak.cache_clear()
 
 
 def test_fewer_lanes_fit_a_smaller_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,16 +91,16 @@ def test_fewer_lanes_fit_a_smaller_memory(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_where_only_the_smaller_probe_fits_its_peak_is_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     need = memory_need(make_pair(), 64)
-    memory_need.cache_clear()
+    forget_peaks()
     monkeypatch.setattr(memory, "free_memory", lambda _: 2 * need.bytes(3))
     cautious = memory_need(make_pair(), 64)
     assert cautious.fixed == 0
     assert cautious.bytes(2) == pytest.approx(need.bytes(2), rel=0.01)
-    memory_need.cache_clear()
+    forget_peaks()
 
 
 def test_what_does_not_fit_this_machine_is_recorded_before_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory_need.cache_clear()
+    forget_peaks()
     monkeypatch.setattr(memory, "free_memory", lambda _: 50_000)
     group, found = TrialGroup(make_pair(), 256, tuple(TrialSpec(60, seed, 0.2) for seed in range(3))), []
     LocalExecutor(CPU).run([group], found.extend, lambda *_: None)

@@ -77,6 +77,8 @@ def test_the_same_seed_means_the_same_data_for_every_architecture_and_rate() -> 
     spec = TrialSpec(10, 3, 0.1)
     assert one.data_seed(spec) == other.data_seed(spec) == one.data_seed(TrialSpec(10, 3, 0.9))
     assert one.init_seed(spec) != other.init_seed(spec)
+    # Of equal tensors the initial weights are equal too, whatever the architecture is called.
+    assert one.init_seed(spec) == make_pair(architecture=Mha(n_heads=1, d_model=3, init_scale=0.5)).init_seed(spec)
     assert one.data_seed(spec) != one.data_seed(TrialSpec(10, 4, 0.1))
     assert one.data_seed(spec) != one.data_seed(TrialSpec(11, 3, 0.1))
 

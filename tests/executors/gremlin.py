@@ -25,7 +25,7 @@ class Gremlin(Architecture):
     folder: str = ""
     """Where it leaves its marks."""
     salt: int = 0
-    """Changes the draw of every seed."""
+    """Changes the shape of a buffer, and so the draw of every seed."""
 
     def build(self, signature: Signature) -> torch.nn.Module:
         """Draws first, so that the draw is the seed's alone."""
@@ -39,7 +39,7 @@ class Gremlin(Architecture):
             os.kill(os.getpid(), signal.SIGKILL)
         if wild and self.mood == "raise some" and draw > LETHAL:
             raise RuntimeError("this seed is poison")
-        return Scores(signature.d_item, 0.02 if wild and self.mood == "slow" else 0.0)
+        return Scores(signature.d_item, 0.02 if wild and self.mood == "slow" else 0.0, self.salt)
 
     def _for_once(self) -> bool:
         if self.mood != "kill once":
@@ -60,11 +60,12 @@ class Gremlin(Architecture):
 class Scores(torch.nn.Module):
     """Pairs scored by one matrix, now and then slowly."""
 
-    def __init__(self, d: int, seconds: float) -> None:
+    def __init__(self, d: int, seconds: float, salt: int) -> None:
         super().__init__()
         self.W = torch.nn.Parameter(torch.randn(d, d) * 0.5)
         self.threshold = torch.nn.Parameter(torch.ones(()))
         self.seconds = seconds
+        self.register_buffer("salt", torch.zeros(1 + salt))
 
     def forward(self, items: torch.Tensor) -> torch.Tensor:
         """The scores."""

@@ -11,7 +11,15 @@ from capbench.documents.result import Trial, TrialStatus, Worker
 from capbench.engine.cost import Cost
 from capbench.engine.trials import Setup, Training, TrialGroup, TrialSpec
 from capbench.errors import WorkersDiffer
-from capbench.executors.in_flight import MOST_LOSSES, GroupError, GroupLost, GroupReport, Message, RemoteExecutor
+from capbench.executors.in_flight import (
+    MOST_LOSSES,
+    MOST_LOSSES_ALONE,
+    GroupError,
+    GroupLost,
+    GroupReport,
+    Message,
+    RemoteExecutor,
+)
 from capbench.registry.provenance import Provenance
 from capbench.registry.settings import Configured
 from capbench_plugins.adam import Adam
@@ -168,6 +176,27 @@ def test_one_trial_that_kills_its_worker_is_found_and_the_others_are_done(n_tria
     assert len(found) == n_trials
     (failed,) = [trial for trial in found.values() if trial.status is TrialStatus.FAILED]
     assert (failed.seed, failed.reason) == (n_trials // 3, "WorkerCrashedError: the worker died")
+
+
+def test_trials_whose_workers_others_kill_are_tried_again_when_the_rest_has_been_sent() -> None:
+    kills = iter([True] * 12)
+
+    def outcome(group: TrialGroup) -> Message:
+        return GroupLost("WorkerCrashedError") if next(kills, False) else last_report(group)
+
+    workers = FakeWorkers(outcome)
+    setup = group_of(1).setup
+    found, _, _ = run(workers, *(TrialGroup(setup, 128, (TrialSpec(load, 0, 0.1),)) for load in range(1, 9)))
+    assert {trial.status for trial in found.values()} == {TrialStatus.HELD}
+    loads = [group.trials[0].load for group in workers.sent]
+    assert (len(found), sorted(loads[:8])) == (8, list(range(1, 9)))
+
+
+def test_one_trial_that_is_lost_alone_every_time_is_given_up() -> None:
+    workers = FakeWorkers(lambda group: GroupLost("WorkerCrashedError"))
+    found, _, _ = run(workers, group_of(1))
+    assert [trial.status for trial in found.values()] == [TrialStatus.FAILED]
+    assert len(workers.sent) == MOST_LOSSES_ALONE
 
 
 def test_a_group_of_nothing_but_poison_is_given_up_after_a_bounded_number_of_losses() -> None:

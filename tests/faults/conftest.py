@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,15 +39,36 @@ def size() -> Callable[[int, int], int]:
 
 
 KEY = pytest.StashKey[Tally]()
+FORGERIES = ("test_a_forgery_is_found_without_running_any_trial_again", "test_a_document_made_from_changed_trials_is")
+"""Starts of the tests that forge documents, in tests/studies/verify; `make faults` runs them too."""
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     counted = config.stash.get(KEY, None)
     if counted is None:
         return
+    stats = terminalreporter.stats
+    n_forgeries = count_forgeries([report.nodeid for report in stats.get("passed", []) if report.when == "call"])
+    if n_forgeries:
+        counted.add("forged documents verified", f"{n_forgeries} forgeries, each found")
     terminalreporter.section("faults")
     for what, found in counted.rows.items():
         terminalreporter.write_line(f"{what}: {found}")
-    if IS_FULL and not terminalreporter.stats.get("failed") and not terminalreporter.stats.get("error"):
+    if not IS_FULL:
+        return
+    named = [config.invocation_params.dir / argument.split("::")[0] for argument in config.args]
+    if not n_forgeries or not is_whole(named, bool(stats.get("deselected"))) or "::" in "".join(config.args):
+        terminalreporter.write_line(f"{DOCUMENT.name} is not written: this was a part of `make faults`")
+    elif not any(stats.get(kind) for kind in ("failed", "error")):
         write_document(counted.rows, DOCUMENT)
         terminalreporter.write_line(f"written: {DOCUMENT.name}")
+
+
+def is_whole(named: Collection[Path], has_deselected: bool) -> bool:
+    """Whether all fault tests were to run: the page never has the rows of some of them only."""
+    return Path(__file__).parent in {path.resolve() for path in named} and not has_deselected
+
+
+def count_forgeries(passed: Iterable[str]) -> int:
+    """How many of the passed tests forged a document."""
+    return sum(node.split("::")[-1].startswith(FORGERIES) for node in passed)

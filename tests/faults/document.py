@@ -24,17 +24,21 @@ How it works:
 
 - A trial is one row, committed when it ends (SQLite, write-ahead log, `synchronous=FULL`). A killed process loses the
   trials it was training, none that had ended; the same command continues.
-- Processes on one store lease the trials they train; a lease ends with its trial, its process, or after two minutes
-  without renewal.
-- An older store is copied, then upgraded in place; a newer one is refused. A damaged store is reported in one line;
-  `capbench doctor --repair` renames it and copies every readable row into a new store.
+- Processes on one store lease the trials they train; a lease ends with its trial, with its process (on the same
+  machine this is seen at once, by process id and start time), or after two minutes without renewal.
+- An older store is copied, then upgraded in place; a newer one is refused. Every row has a checksum: one that
+  was changed is reported as damage and never returned. A damaged store is reported in one line; `capbench doctor
+  --repair` renames it and copies every unchanged row that stands in the bytes of its file into a new store.
 - Ctrl-C stops after the current evaluation, with everything stored and the command to continue; a second one stops at
   once.
 - A plugin that raises, hangs (`--trial-timeout`), runs out of memory, returns wrong shapes, types or numbers that are
   not finite, or modifies its inputs, costs the trials at fault. They are recorded with a traceback, left out of
   the summary and counted in it, and tried again by the next run.
 - A call of C code that never returns is not detected.
-- Result documents are read with limits on size, depth and count, strictly by type, each key once, finite numbers only.
+- Result documents are read with limits on size, depth and count, strictly by type and range, each key once, finite
+  numbers only. A record that cannot be ranked or drawn all the same is left out of the board by name.
+- A plugin that changes the process while it is loaded (torch's defaults, seeds, environment, working directory) has
+  that undone; one that patches torch, exits or hangs is left out. Both are named. Once loaded, plugins are trusted.
 """
 
 

@@ -91,3 +91,38 @@ def _change(container: Any, key: Any, chance: random.Random) -> None:
 def _nested(document: str, chance: random.Random) -> bytes:
     depth = chance.choice((10, 1_000, 100_000))
     return document.replace('"params":{', '"params":{"deep":' + "[" * depth + "]" * depth + ",", 1).encode()
+
+
+EXTREME_WHOLE = (-(2**63) + 1, -1, 0, 1, 2, 2**31, 2**53, 2**63 - 1)
+EXTREME_NUMBERS = (-1e308, -1e15, -1.0, -1e-300, -0.0, 0.0, 5e-324, 1e-300, 0.5, 1.0, 1e15, 1e300, 1e308)
+
+
+def plausible(document: str, chance: random.Random) -> bytes:
+    """The document with up to eight values replaced by extreme ones of the same type: most of them pass reading."""
+    value = json.loads(document)
+    for _ in range(chance.randint(1, 8)):
+        _change_somewhere(value, chance)
+    return json.dumps(value).encode()
+
+
+def _change_somewhere(value: Any, chance: random.Random) -> None:
+    """Walks down at random, so that a field of the whole document is as likely as all its trials together."""
+    key: Any = None
+    while isinstance(value, dict | list) and value:
+        container, key = value, chance.choice(list(value) if isinstance(value, dict) else range(len(value)))
+        value = container[key]
+        if isinstance(value, dict | list) and chance.random() < 0.1:
+            break
+    if key is not None:
+        container[key] = _extreme(value, chance)
+
+
+def _extreme(value: Any, chance: random.Random) -> Any:
+    if chance.random() < 0.1:
+        return None
+    if isinstance(value, list):
+        return chance.choice(([], value[:1], value + value, value[::-1], value[1:]))
+    if isinstance(value, bool):
+        return not value
+    kinds = ((int, EXTREME_WHOLE), (float, EXTREME_NUMBERS), (str, HOSTILE))
+    return chance.choice(next((found for kind, found in kinds if isinstance(value, kind)), ({},)))

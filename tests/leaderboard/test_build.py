@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from capbench.documents.result import MissingRecord
+from capbench.documents.text import as_json_text
 from capbench_leaderboard.build import build_board
 from capbench_leaderboard.process_pool import ProcessPool
 from capbench_leaderboard.ranking.board import file_digest, read_board
+from capbench_leaderboard.ranking.record_status import RecordCheck, add_check
 from capbench_leaderboard.readme import escape_markdown
 from capbench_leaderboard.slugs import slug, unique_slugs
 from tests.faults.hostile import HOSTILE, markdown_faults, page_faults, terminal_faults
@@ -45,7 +47,7 @@ def test_the_readme_has_ranks_intervals_and_what_is_missing(records: Path) -> No
     text = (records.parent / "README.md").read_text()
     assert "| 2–3" in text
     assert "cannot come within 5 %" in text
-    assert "![rgr: capacity against parameters, suite standard 1](charts/rgr-capacity.svg)" in text
+    assert "![rgr: bits per parameter against parameters, suite standard 1](charts/rgr-bits.svg)" in text
     for line in text.splitlines():
         if "](records/" in line and line.startswith("|"):
             assert (records.parent / line.split("](")[1].split(")")[0]).is_file()
@@ -59,9 +61,31 @@ def test_a_stale_board_fails_the_check_and_a_fresh_one_does_not(records: Path, c
     done = capbench(*arguments, "--check")
     assert done.code == 1
     assert "README.md" in done.err
-    assert "charts/rgr-capacity.svg" in done.err
-    (records.parent / "charts" / "rgr-capacity.svg").write_text("changed by hand")
-    assert "charts/rgr-capacity.svg" in capbench(*arguments, "--check").err
+    assert "charts/rgr-bits.svg" in done.err
+    (records.parent / "charts" / "rgr-bits.svg").write_text("changed by hand")
+    assert "charts/rgr-bits.svg" in capbench(*arguments, "--check").err
+
+
+@pytest.mark.parametrize("name", ["README.md", "charts/rgr-bits.svg", "site/index.html"])
+def test_a_build_never_replaces_a_file_that_it_did_not_write(records: Path, name: str, capbench) -> None:
+    foreign = records.parent / name
+    foreign.parent.mkdir(exist_ok=True)
+    foreign.write_text("mine")
+    before = bytes_of(records.parent)
+    done = capbench("leaderboard", "build", "--records", str(records))
+    assert done.code == 2
+    assert "--out" in done.err
+    assert bytes_of(records.parent) == before, "the checks come before the first write"
+
+
+def test_a_build_removes_its_own_old_charts_and_no_others(records: Path) -> None:
+    out = records.parent
+    build_board(records, out)
+    (out / "charts" / "mine.svg").write_text("mine")
+    for path in (records / "standard" / "rgr").glob("*.json"):
+        path.unlink()
+    build_board(records, out)
+    assert {path.name for path in (out / "charts").iterdir()} == {"mine.svg"}
 
 
 def test_a_board_without_records_is_built(tmp_path: Path, capbench) -> None:
@@ -99,6 +123,24 @@ def test_a_folder_with_other_files_is_not_replaced(records: Path, capbench) -> N
     mine.write_text("precious")
     assert capbench("leaderboard", "build", "--records", str(records)).code == 2
     assert mine.read_text() == "precious"
+
+
+def test_a_verified_record_is_marked_in_the_overview(records: Path) -> None:
+    path = next((records / "standard" / "rgr").glob("gqa-*.json"))
+    check = RecordCheck(
+        record=path.relative_to(records).as_posix(),
+        digest=file_digest(path),
+        verdict="verified",
+        n_sampled=8,
+        n_trials=44,
+        tolerance="equal",
+        date="2026-01-01",
+    )
+    add_check(records, check)
+    build_board(records, records.parent)
+    page = (records.parent / "site" / "index.html").read_text()
+    assert page.count('class="settled verified') == 1
+    assert page.count('class="settled') == 3
 
 
 def test_building_imports_no_torch(records: Path) -> None:
@@ -196,3 +238,12 @@ def test_a_report_compares_runs_in_one_file(tmp_path: Path, capbench) -> None:
     assert "rgr × b" in text
     assert "<script src" not in text
     assert capbench("report", "0000", "--out", str(out)).code == 2
+
+
+def test_a_report_reads_the_list_that_a_sweep_writes(tmp_path: Path, capbench) -> None:
+    swept = [SyntheticRecord(architecture=a, capacity=c).result() for a, c in (("a", 20), ("b", 90))]
+    (tmp_path / "sweep.json").write_text(as_json_text(swept))
+    out = tmp_path / "report.html"
+    assert capbench("report", str(tmp_path / "sweep.json"), "--out", str(out)).code == 0
+    assert "rgr × a" in out.read_text()
+    assert "rgr × b" in out.read_text()

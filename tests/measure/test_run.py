@@ -85,6 +85,7 @@ def test_a_store_of_a_later_version_is_refused_politely(tmp_path: Path) -> None:
     Store(tmp_path).close()
     with sqlite3.connect(tmp_path / "capbench.sqlite") as db:
         db.execute("PRAGMA user_version=99")
+        db.execute("CREATE TABLE later (key TEXT)")
     with pytest.raises(StoreUnavailable, match=r"has version 99.*upgrade capbench"):
         Store(tmp_path)
 

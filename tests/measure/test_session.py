@@ -10,7 +10,6 @@ import torch
 
 from capbench.engine.cost import Cost
 from capbench.engine.memory import MOST_LANES
-from capbench.engine.trials import TrialGroup
 from capbench.executors.backends import ThisProcess
 from capbench.executors.local import failed_trial
 from capbench.executors.target import CompileMode
@@ -30,6 +29,7 @@ class CountingListener:
         self._store = Store(folder)
         self.stored: list[int] = []
 
+    def compiling(self) -> None: ...
     def plan(self, *_: object) -> None: ...
     def trained(self, *_: object) -> None: ...
 
@@ -121,7 +121,7 @@ def test_a_request_is_compiled_always_or_never_where_the_user_says_so(preset: st
 
 def test_by_default_a_request_is_compiled_where_it_is_large() -> None:
     assert compiled()  # 144 trials of 1500 steps
-    assert not compiled(preset="quick")  # 32 of them
+    assert compiled(preset="quick")  # 32 of them
     assert not compiled(preset="smoke")
     n_steps = COMPILED_LANE_STEPS // 100
     assert compiled(at=100, seeds=50, rates=(0.1, 0.2), steps=n_steps)
@@ -143,42 +143,3 @@ def test_the_groups_of_a_session_are_compiled_as_its_request_says(tmp_path: Path
         run, _ = session(tmp_path / mode, executor, compile_mode=mode)
         run.measure([(3, seed) for seed in range(20)], [0.1])
         assert executor.compiled == [mode == "on"] * len(executor.sizes)
-
-
-class SlowCompiler(InstantBackend):
-    """Says that a step is being compiled for a number of calls, and then that it is there."""
-
-    def has_compiled_step(self, group: TrialGroup) -> bool | None:
-        self.asked.append(group.slots)
-        return True if self.asked.count(group.slots) > 3 else None
-
-    @property
-    def asked(self) -> list[int]:
-        assert self.instant is not None
-        return self.instant.sizes
-
-
-def rounds_compiled(folder: Path, load: int, **options: object) -> list[bool]:
-    """Whether each of three rounds at a load is compiled, where compiling takes longer than the first."""
-    executor = InstantExecutor(99)
-    request = build_request(RunOptions(**{"preset": "standard", **options}), REGISTRY)
-    backend = SlowCompiler(torch.device("cpu"), instant=executor)
-    run = Session(request, REGISTRY, Store(folder), CountingListener(folder), backend)
-    for seed in range(3):
-        run.measure([(load, seed)], [0.1])
-    return executor.compiled
-
-
-def test_the_first_round_of_a_search_is_trained_while_its_step_is_compiled_and_the_next_one_waits(
-    tmp_path: Path,
-) -> None:
-    assert rounds_compiled(tmp_path, 100, task="rgr", arch="mha") == [False, True, True]
-
-
-def test_a_shape_that_few_loads_share_is_compiled_once_the_search_comes_back_to_it(tmp_path: Path) -> None:
-    assert rounds_compiled(tmp_path, 100, task="sequences", arch="mha") == [False, False, True]
-
-
-@pytest.mark.parametrize("options", [{"compile_mode": "on"}, {"at": 100, "seeds": 50}], ids=str)
-def test_where_no_round_follows_or_the_user_says_so_the_first_one_waits(tmp_path: Path, options) -> None:
-    assert rounds_compiled(tmp_path, 100, task="rgr", arch="mha", **options) == [True, True, True]

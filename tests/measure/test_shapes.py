@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,8 @@ from capbench.errors import BadSetting
 from capbench.measure.matching import count_parameters, shapes_near
 from capbench.measure.options import RunOptions, parse_command
 from capbench.measure.request import build_request
-from capbench.measure.session import SELECTION_SEED
+from capbench.measure.run import execute
+from capbench.measure.session import SELECTION_SEED, NullListener
 from capbench.registry.registry import load_registry
 from capbench.registry.settings import configure
 from capbench.store.queries import StoreQuery
@@ -93,6 +95,11 @@ def test_the_best_shape_is_chosen_on_seeds_of_its_own_and_the_document_says_from
     assert {shape.params["n_rows"] for shape in tried} == {16, 32, 64}
     assert all(abs(shape.n_parameters - 800) <= 40 for shape in tried)
     assert tried[0].estimate == result.capacity.estimate == 64 > 4 * max(shape.estimate for shape in tried[1:])
+    assert (result.capacity.status, result.capacity.limited_by, result.capacity.raised_by) == (
+        "at_least",
+        "axis",
+        "n_keys",
+    )
     assert {trial.seed for trial in result.trials} <= set(range(3))
     seeds = [stored.trial.seed for stored in Store(home()).find_trials(StoreQuery())]
     assert sum(seed >= SELECTION_SEED for seed in seeds) == sum(shape.trials for shape in tried)
@@ -108,6 +115,7 @@ def test_a_second_run_trains_nothing_and_the_text_names_the_shape(capbench, toy:
     again = capbench("run", *TOY_RUN)
     assert len(Store(home()).find_trials(StoreQuery())) == n_trials
     assert "the best of 3 on seeds of their own; next: n_rows=" in again.out
+    assert "at least 64 triples: all triples that the task has; raise task.n_keys for more" in again.out
     assert json.loads(first.out)["architecture"]["shapes_tried"]
 
 
@@ -178,11 +186,43 @@ def test_more_parameters_on_relations_are_more_heads(arch: str, n_heads: int) ->
     assert all(shape.plugin.n_heads > n_heads for shape in requests(arch, params="16k").shapes)
 
 
-def test_lookup_tasks_choose_their_own_initial_scale() -> None:
-    assert {shape.plugin.init_scale for shape in requests("mha", task="bigrams").shapes} == {0.5, 2.0}
-    assert {shape.plugin.init_scale for shape in requests("mha").shapes} == {2.0}
-    fixed = requests("mha", "arch.init_scale=1.5", task="bigrams").shapes
+@pytest.mark.parametrize("arch", ["mha", "gqa", "headsplit", "linear_attention"])
+@pytest.mark.parametrize("task", ["bigrams", "rgr", "sequences"])
+def test_an_initial_scale_is_chosen_for_each_task_unless_it_is_set(arch: str, task: str) -> None:
+    if (arch, task) in UNSUPPORTED | {("gqa", "bigrams"), ("headsplit", "bigrams")}:  # they have no scale there
+        return
+    assert {shape.plugin.init_scale for shape in requests(arch, task=task).shapes} == {0.5, 2.0}
+    fixed = requests(arch, "arch.init_scale=1.5", task=task).shapes
     assert {shape.plugin.init_scale for shape in fixed} == {1.5}
+
+
+@pytest.mark.parametrize("arch", ["gated_mlp", "gla", "hyena", "sigmoid_attention", "uniform_attention"])
+def test_layers_and_networks_of_tokens_have_several_initial_scales_too(arch: str) -> None:
+    assert {shape.plugin.init_scale for shape in requests(arch, task="bigrams").shapes} == {0.5, 1.0}
+    fixed = requests(arch, "arch.init_scale=1.5", task="bigrams").shapes
+    assert {shape.plugin.init_scale for shape in fixed} == {1.5}
+
+
+def test_the_most_typical_shape_has_the_scale_that_such_tasks_usually_want() -> None:
+    assert requests("mha").shapes[0].plugin.init_scale == 2.0
+    assert requests("mha", task="bigrams").shapes[0].plugin.init_scale == 0.5
+
+
+def test_headsplit_is_mha_on_relations_to_the_last_trial(tmp_path: Path) -> None:
+    registry, found = load_registry(), []
+    for arch in ("mha", "headsplit"):
+        options = RunOptions(task="rgr", arch=arch, params="300", preset="smoke", budget=8, rates=(0.4, 0.8), steps=100)
+        store = Store(tmp_path / arch)
+        found.append(execute(build_request(options, registry), registry, store, NullListener()))
+        store.close()
+    mha, headsplit = found
+    assert headsplit.capacity == mha.capacity
+    assert headsplit.rates == mha.rates
+    by_name = [(shape.estimate, shape.trials, shape.n_parameters) for shape in mha.architecture.shapes_tried]
+    assert [(s.estimate, s.trials, s.n_parameters) for s in headsplit.architecture.shapes_tried] == by_name
+    same = [trial.model_copy(update={"key": ""}) for trial in mha.trials]
+    assert [trial.model_copy(update={"key": ""}) for trial in headsplit.trials] == same
+    assert {trial.key for trial in headsplit.trials}.isdisjoint(trial.key for trial in mha.trials)
 
 
 def test_a_plugin_without_shapes_is_matched_by_its_width() -> None:

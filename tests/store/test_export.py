@@ -13,7 +13,7 @@ import pytest
 
 from capbench.store.store import store_file
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "store-v2.sqlite"
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "store-v3.sqlite"
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from capbench.measure.session import WaitingForOtherProcess
 from capbench.store.leases import Leases
 from capbench.store.merge import merge
 from capbench.store.queries import StoreQuery
-from capbench.store.repair import repair_store
+from capbench.store.repair import repair_if_damaged, repair_store
 from capbench.store.store import Store, store_file
 from capbench.store.tables import STORE_VERSION, StoreUpgraded
 
@@ -132,14 +132,75 @@ def test_doctor_finds_damage_that_a_run_would_not_meet(capbench, own_store: Path
     assert "were recovered into the new store" in mended.err
 
 
-def test_a_document_that_is_not_one_is_damage_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change",
+    ["document = '{}'", "document = replace(document, '1.0', '0.9')", "status = 'failed'", "checksum = ''", "load = 9"],
+)
+def test_a_row_that_is_not_as_it_was_written_is_damage_too(tmp_path: Path, change: str) -> None:
+    """SQLite's own check finds nothing wrong with it."""
     store = filled(tmp_path, 3)
     with sqlite3.connect(store.path) as db:
-        db.execute("UPDATE trials SET document = '{}' WHERE key = ?", (f"{1:032}",))
-    with pytest.raises(StoreDamaged, match="doctor --repair"):
-        store.trials([f"{1:032}"])
+        db.execute(f"UPDATE trials SET {change} WHERE key = ?", (f"{1:032}",))
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    for read in (lambda: store.trials([f"{1:032}"]), lambda: store.find_trials(StoreQuery()), store.check_integrity):
+        with pytest.raises(StoreDamaged, match=r"is not as it was written; capbench doctor --repair"):
+            read()
     store.close()
-    assert repair_store(tmp_path).n_trials == 2
+    with pytest.raises(StoreDamaged, match="is not as it was written"):
+        merge(Store(tmp_path / "other"), tmp_path)
+    saved = repair_store(tmp_path)
+    store = Store(tmp_path)
+    kept = {each.trial.key: each.trial for each in store.find_trials(StoreQuery())}
+    assert {f"{0:032}", f"{2:032}"} <= kept.keys()
+    assert all(each == trial(key) for key, each in kept.items()), "the old row may be found, the changed one never"
+    assert saved.n_trials == len(kept)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2, 4, 77, 2**31 - 1])
+def test_a_damaged_version_number_is_told_from_a_newer_store(tmp_path: Path, number: int) -> None:
+    filled(tmp_path, 3).close()
+    with sqlite3.connect(store_file(tmp_path)) as db:
+        db.execute(f"PRAGMA user_version={number}")
+    with pytest.raises(StoreDamaged, match=f"has version number {number} but not its tables; capbench doctor --repair"):
+        Store(tmp_path)
+    assert repair_store(tmp_path).n_trials == 3
+
+
+def test_a_newer_store_is_refused_and_not_repaired(tmp_path: Path) -> None:
+    filled(tmp_path, 3).close()
+    with sqlite3.connect(store_file(tmp_path)) as db:
+        db.execute("ALTER TABLE trials ADD COLUMN something_new TEXT")
+        db.execute(f"PRAGMA user_version={STORE_VERSION + 1}")
+    with pytest.raises(StoreUnavailable, match="upgrade capbench"):
+        repair_if_damaged(tmp_path)
+    assert not list(tmp_path.glob("*torn*"))
+
+
+def test_a_truncated_store_gives_up_every_row_that_stands_in_what_is_left(tmp_path: Path) -> None:
+    """Without its last pages SQLite reads nothing at all of it."""
+    filled(tmp_path).close()
+    path = store_file(tmp_path)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 2 // 3])
+    left = sum(f'{{"key":"{i:032}"'.encode() in path.read_bytes() for i in range(400))
+    assert left > 100
+    assert repair_store(tmp_path).n_trials >= left - 1, "one may have been cut through"
+
+
+def test_a_long_run_is_saved_from_all_its_pages(tmp_path: Path) -> None:
+    shutil.copy(FIXTURES / "store-v1.sqlite", store_file(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", StoreUpgraded)
+        (before,) = Store(tmp_path).find_runs(StoreQuery())
+    assert len(before.result.model_dump_json()) > 3 * 4096
+    for name in ("store-v1.sqlite", f"store-v{STORE_VERSION}.sqlite"):
+        folder = tmp_path / name
+        folder.mkdir()
+        shutil.copy(FIXTURES / name, store_file(folder))
+        saved = repair_store(folder)
+        assert (saved.n_trials, saved.n_runs) == (82, 1)
+        (after,) = Store(folder).find_runs(StoreQuery())
+        assert after == before
 
 
 def test_a_lease_keeps_others_off_until_its_trial_is_stored(tmp_path: Path) -> None:
@@ -164,6 +225,41 @@ def test_the_leases_of_a_dead_process_are_free_at_once(tmp_path: Path) -> None:
     assert store.leased_elsewhere(["a"]) == set()
     assert store.drop_dead_leases() == 1
     assert store.lease(["a"]) == {"a"}
+
+
+LEASE_AND_WAIT = (
+    "import sys; from pathlib import Path; from capbench.store.store import Store\n"
+    "store = Store(Path(sys.argv[1])); store.lease(['a']); print('leased', flush=True); sys.stdin.read()"
+)
+
+
+def test_a_killed_process_that_nobody_has_waited_for_is_dead_and_a_living_one_is_not(tmp_path: Path) -> None:
+    """In a container without an init process the remains of a killed run keep their id."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", LEASE_AND_WAIT, str(tmp_path)], text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "leased\n"
+        store = Store(tmp_path)
+        assert store.leased_elsewhere(["a"]) == {"a"}
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # dead, and still in the table of processes
+        assert store.leased_elsewhere(["a"]) == set()
+        assert store.lease(["a"]) == {"a"}
+
+
+def test_a_lease_of_a_process_whose_id_another_now_has_is_free(tmp_path: Path) -> None:
+    store, other = Store(tmp_path), Store(tmp_path)
+    assert store.lease(["a"]) == {"a"}
+    assert other.leased_elsewhere(["a"]) == {"a"}, "this process runs"
+    store._db.execute("UPDATE claims SET started = 'before the machine was started again'")
+    assert other.leased_elsewhere(["a"]) == set()
+
+
+def test_leases_of_another_machine_hold_until_they_run_out(tmp_path: Path) -> None:
+    store, other = Store(tmp_path), Store(tmp_path)
+    assert store.lease(["a"]) == {"a"}
+    store._db.execute("UPDATE claims SET host = 'elsewhere', started = 'unknown', pid = 999999999")
+    assert other.leased_elsewhere(["a"]) == {"a"}
 
 
 def test_a_lease_that_is_not_renewed_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,6 @@ def test_a_measurement_beside_an_exact_bound_has_a_ratio_and_cannot_break_it() -
 def test_exact_bounds_have_a_column_and_a_description_of_their_own(capbench) -> None:
     done = capbench("bounds", "--task", "dichotomies", "--arch", "perceptron")
     assert re.search(r"^bound +quantity +law +exact ", done.out, re.MULTILINE)
-    assert re.search(r"^cover1965.separable +facts +32 ", done.out, re.MULTILINE)
+    assert re.search(r"^cover1965.separable +points +32 ", done.out, re.MULTILINE)
     assert "table.rows does not apply" in done.out
     assert "exact (half of the trials hold exactly this much)" in capbench("describe", "cover1965.separable").out

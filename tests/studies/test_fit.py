@@ -129,7 +129,7 @@ def test_a_file_of_results_is_fitted_and_what_has_no_estimate_is_left_out(capben
     ("words", "message"),
     [
         ((), "takes a file of results or --runs"),
-        (("--runs", "0123456789ab"), "no run '0123456789ab' in the store"),
+        (("--runs", "0123456789ab"), "no run with the name '0123456789ab'"),
         (("nowhere.json",), "nowhere.json: must be a readable file of results"),
     ],
 )

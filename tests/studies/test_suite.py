@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from capbench.documents.strict_json import read_result
+from capbench.documents.text import as_json_text
 from capbench.engine.trials import Setup, Training, TrialSpec
 from capbench.errors import BadDocument, BadSetting, UnknownName
+from capbench.measure.options import RunOptions
+from capbench.measure.request import build_request
 from capbench.registry.registry import load_registry
 from capbench.studies import jobs
 from capbench.studies.records import read_missing
 from capbench.studies.suite import Suite, load_suite, suite_names
 from capbench.studies.suite_run import SuitePlan, make_plan, parse_shard
+from capbench_tasks.rgr import Rgr
+
+TIERS = (128, 256, 512, 1024, 2048)
 
 TINY = """
 name = "tiny"
@@ -105,23 +113,52 @@ def test_the_standard_suite_has_every_fitting_pair_at_every_tier_or_a_reason(sta
     cells = {planned.name for planned in standard.cells}
     missing = {(m.task, m.architecture, m.tier): m.reason for m in standard.missing}
     fitting = {(task, name) for task, name, _ in cells | set(missing)}
-    assert ("triples", "aot") in fitting
+    assert ("bigrams", "aot") in fitting
     assert ("rgr", "aot") not in fitting, "a pair that does not fit at all has no cell"
-    assert cells | set(missing) == {(*setup, tier) for setup in fitting for tier in (1000, 4000, 16000)}
+    assert cells | set(missing) == {(*setup, tier) for setup in fitting for tier in TIERS}
     assert not cells & set(missing)
-    assert "names no width" in missing["rgr", "bilinear", 4000]
-    assert missing["rgr", "mlp", 16000].startswith("left out: ")
+    assert "names no width" in missing["sequences", "gated_mlp", 256]
+    assert missing["rgr", "mlp", 2048].startswith("left out: ")
     assert all(abs(p.request.n_parameters - p.cell.tier) <= 0.05 * p.cell.tier for p in standard.cells)
 
 
-def test_architectures_of_a_tier_are_compared_on_the_same_task_and_training(standard: SuitePlan) -> None:
-    conditions: dict[tuple[str, int], set[object]] = {}
+def test_the_standard_suite_compares_attention_with_and_without_one_head_width_on_rgr(standard: SuitePlan) -> None:
+    cells = {planned.name for planned in standard.cells}
+    assert {("rgr", name, tier) for name in ("headsplit", "mha") for tier in TIERS} <= cells
+
+
+@pytest.mark.parametrize("name", ["standard", "paper"])
+def test_a_published_suite_has_one_task_per_ladder_at_sizes_a_factor_of_two_apart(name: str) -> None:
+    suite = load_suite(name)
+    assert len(suite.tiers) >= 5
+    assert {high / low for low, high in itertools.pairwise(suite.tiers)} == {2}
+    assert not any(rule.tiers and not rule.skip for rule in suite.rules), "a rule changes a task from tier to tier"
+    assert not any(rule.rates or rule.steps for rule in suite.rules), "a rule chooses what settling chooses"
+    assert not any(rule.architectures and not rule.skip for rule in suite.rules), "a rule favours an architecture"
+    assert suite.settle_share == 0.05
+
+
+@pytest.mark.parametrize("name", ["standard", "paper"])
+def test_a_task_of_a_published_suite_can_ask_for_more_bits_than_its_largest_models_have(name: str) -> None:
+    suite, registry = load_suite(name), load_registry()
+    for task in suite.tasks:
+        sizes = tuple(text for rule in suite.rules if task in rule.tasks for text in rule.set)
+        plugin = build_request(RunOptions(task=task, arch="mlp", preset=suite.preset, set=sizes), registry).task.plugin
+        if isinstance(plugin, Rgr):
+            pairs = plugin.n_items * (plugin.n_items - 1)
+            bits = math.log2(math.comb(pairs, plugin.max_load))
+        else:
+            bits = plugin.max_load * math.log2(plugin.signature.n_classes)
+        assert bits > 1.9 * max(suite.tiers), task
+
+
+def test_architectures_of_a_task_are_compared_on_the_same_task_and_training_at_every_tier(standard: SuitePlan) -> None:
+    conditions: dict[str, set[object]] = {}
     for planned in standard.cells:
         task, used = planned.request.task.plugin, planned.request.protocol
-        same = (task, used.learning_rates, used.steps, used.seeds, used.ci_width, used.preset)
-        conditions.setdefault((planned.task, planned.cell.tier), set()).add(same)
-    assert len(conditions) == 11
-    assert {len(each) for each in conditions.values()} == {1}
+        same = (task, used.learning_rates, used.steps, used.seeds, used.budget, used.ci_width, used.preset)
+        conditions.setdefault(planned.task, set()).add(same)
+    assert {task: len(each) for task, each in conditions.items()} == {"bigrams": 1, "rgr": 1, "sequences": 1}
 
 
 def test_a_seed_means_the_same_facts_for_every_architecture_of_a_suite(standard: SuitePlan) -> None:
@@ -133,12 +170,55 @@ def test_a_seed_means_the_same_facts_for_every_architecture_of_a_suite(standard:
     assert {len(each) for each in seeds.values()} == {1}
 
 
+def test_suites_settle_unless_they_are_for_tests_or_say_no(standard: SuitePlan, tmp_path: Path) -> None:
+    assert {(planned.cell.settle, planned.request.options.settle) for planned in standard.cells} == {(0.05, 0.05)}
+    assert load_suite("smoke").settle_share is None
+    assert declared(tmp_path, 'settle = "2%"\n' + TINY).settle_share == 0.02
+    quick = TINY.replace('"smoke"', '"quick"')
+    assert declared(tmp_path, quick).settle_share == 0.05
+    assert declared(tmp_path, "settle = false\n" + quick).settle_share is None
+
+
+def test_a_suite_that_is_run_without_settling_still_says_that_it_asks_for_it(standard: SuitePlan) -> None:
+    (planned,) = replace(standard, cells=standard.cells[:1]).settled_to(None).cells
+    assert (planned.cell.settle, planned.request.options.settle) == (0.05, None)
+
+
+SETTLED = 'settle = "50%"\n' + TINY.replace('["mha", "mlp"]', '["mlp"]') + "[[rules]]\nsteps = 30\nrates = [0.02]\n"
+
+
+def test_a_settled_record_says_so_and_verifies_and_no_settle_leaves_it_out(capbench, tiny: Path) -> None:
+    tiny.write_text(SETTLED)
+    assert "--settle 0.5" in capbench("suite", str(tiny), "--dry-run").out
+    assert "--settle" not in capbench("suite", str(tiny), "--dry-run", "--no-settle").out
+    assert capbench("suite", str(tiny)).code == 0
+    (path,) = Path("records/tiny/triples").iterdir()
+    record = read_result(path)
+    assert record.suite is not None
+    assert (record.suite.settle, record.capacity.settled is not None, record.selection is not None) == (0.5, True, True)
+    verify = ("leaderboard", "verify", str(path), "--suite", str(tiny), "--sample", "1")
+    assert capbench(*verify).code == 0
+    assert record.selection is not None
+    forged = [t.model_copy(update={"metrics": {**t.metrics, "bits": -7.0}}) for t in record.selection.trials]
+    selection = record.selection.model_copy(update={"trials": tuple(forged)})
+    path.write_text(as_json_text(record.model_copy(update={"selection": selection})))
+    assert capbench(*verify).code == 1
+    lax = record.model_copy(update={"suite": record.suite.model_copy(update={"settle": None})})
+    path.write_text(as_json_text(lax))
+    assert "suite.settle: stated None, the suite has 0.5" in capbench(*verify).out
+    assert capbench("suite", str(tiny), "--no-settle", "--out", "plain").code == 0
+    (path,) = Path("plain/tiny/triples").iterdir()
+    plain = read_result(path)
+    assert plain.suite == record.suite
+    assert (plain.capacity.settled, plain.selection) == (None, None)
+
+
 def test_shards_are_disjoint_complete_and_balanced(standard: SuitePlan) -> None:
     shards = [standard.shard(part, 7) for part in range(1, 8)]
     names = [planned.name for shard in shards for planned in shard.cells]
     assert sorted(names) == sorted(planned.name for planned in standard.cells)
     assert len(set(names)) == len(names)
-    for tier in (1000, 4000, 16000):
+    for tier in TIERS:
         shares = [sum(planned.cell.tier == tier for planned in shard.cells) for shard in shards]
         assert max(shares) - min(shares) <= 1
 
@@ -318,7 +398,7 @@ def test_an_interrupted_suite_ends_with_130_and_says_how_to_continue(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((), "takes the name of a suite (paper, smoke, standard) or a .toml file"),
+        ((), "takes the name of a suite (paper, recall, smoke, standard) or a .toml file"),
         (("smoke", "--tasks", "rgx"), "no task of this suite named 'rgx'; did you mean 'rgr'?"),
         (("smoke", "--archs", "aot"), "no architecture of this suite named 'aot'"),
         (("smoke", "--shard", "9/8"), "--shard takes PART/PARTS"),
@@ -335,4 +415,4 @@ def test_mistakes_on_the_command_line_end_with_2(capbench, tmp_path, monkeypatch
 def test_the_suites_are_listed_with_version_and_sizes(capbench) -> None:
     done = capbench("suite", "--list")
     assert "standard" in done.out
-    assert "1,000, 4,000, 16,000" in done.out
+    assert "128, 256, 512, 1,024, 2,048" in done.out

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from capbench.documents.result import TrialStatus
 from capbench.errors import BadDocument, BadSetting
+from capbench.studies.differences import differences
 from capbench.studies.jobs import FinishedJob, in_order
-from capbench.studies.sweep import parse_grid, read_sweep
+from capbench.studies.sweep import Point, parse_grid, read_sweep
+from tests.leaderboard.synthetic import SyntheticRecord
 
 AT = ("--task", "rgr", "--arch", "mha", "--preset", "smoke", "--at", "12", "--seeds", "2", "--lr", "0.4")
 
@@ -55,15 +58,32 @@ def test_joined_fields_move_together(capbench) -> None:
 
 
 def test_an_impossible_point_is_shown_with_the_reason_and_the_others_are_run(capbench) -> None:
-    done = capbench("sweep", *AT, "--grid", "arch.n_heads=0,1")
+    done = capbench("sweep", *AT, "--grid", "task.n_items=3,24")
     assert done.code == 1
-    assert re.search(r"^0 +failed", done.out, re.MULTILINE)
-    assert re.search(r"^1 +\d+% of trials", done.out, re.MULTILINE)
-    assert "failed: arch.n_heads=0: mha.n_heads: Input should be greater than or equal to 1" in done.out
+    assert re.search(r"^3 +failed", done.out, re.MULTILINE)
+    assert re.search(r"^24 +\d+% of trials", done.out, re.MULTILINE)
+    assert "failed: task.n_items=3: rgr has 1 to 3 edges at these sizes, got --at 12" in done.out
     assert "error: 1 of 2 points failed" in done.err
-    none = capbench("sweep", *AT, "--grid", "arch.n_heads=0,-1")
-    assert none.code == 1
-    assert "none of the 2 points could be run; the first: mha.n_heads" in none.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["arch.n_heads=1,0"], "mha.n_heads: Input should be greater than or equal to 1, got 0"),
+        (["arch.heads=1,2"], "no field of mha named 'heads'; did you mean 'n_heads'?"),
+        (["arch.n_heads=1,two"], "mha.n_heads: Input should be a valid integer"),
+        (["at=12,none"], "at takes whole numbers from 1, got 'none'"),
+        (["params=1k,big"], "--params takes a count such as 4096, 10k or 1.5M, got 'big'"),
+        (["task.n_items=3,4"], "none of the 2 points can be set up; the first: rgr has 1 to 3 edges"),
+    ],
+)
+def test_a_mistake_in_a_grid_is_refused_before_anything_is_trained(
+    words: list[str], message: str, capbench, own_store: Path
+) -> None:
+    done = capbench("sweep", *AT, *(part for word in words for part in ("--grid", word)))
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert not own_store.exists()
 
 
 def test_a_file_declares_a_sweep_and_typed_options_count_more(capbench, tmp_path: Path) -> None:
@@ -127,8 +147,9 @@ def test_one_field_is_drawn_as_a_line_and_two_as_a_heat_map(capbench, tmp_path: 
     assert capbench(*words, "--grid", "task.graph=random,hubs", "--plot", str(heat)).code == 0
     assert len(line.read_bytes()) > 2000
     if ending == "svg":
-        assert "share of trials that hold: rgr × mha" in line.read_text()
-        assert "task.graph" in heat.read_text()
+        assert "share of trials that hold" in line.read_text()
+        assert "rgr × mha" in line.read_text()
+        assert "graph" in heat.read_text()
         assert "hubs" in heat.read_text()
 
 
@@ -199,3 +220,87 @@ def test_jobs_that_finish_in_any_order_are_returned_in_the_given_order() -> None
         (2, [2, 0]),
         (3, [2, 0, 1]),
     ]
+
+
+def test_several_architectures_are_one_study_with_one_picture_and_their_ratios(
+    capbench, untrained, tmp_path: Path
+) -> None:
+    picture = tmp_path / "heads.svg"
+    words = ("--task", "triples", "--arch", "mha,relu_attention", "--preset", "smoke", "--grid", "arch.n_heads=1,4")
+    done = capbench("sweep", *words, "--plot", str(picture))
+    assert done.code == 0, done.err
+    assert len(re.findall(r"^(?:mha|relu_attention) +[14] +\d", done.out, re.MULTILINE)) == 4
+    assert "capacity (triples)" in done.out
+    assert len(re.findall(r"^[14] +relu_attention / mha +\d\.\d\d +\d\.\d\d to \d", done.out, re.MULTILINE)) == 2
+    drawn = picture.read_text()
+    assert ">mha<" in drawn
+    assert ">relu_attention<" in drawn
+
+
+def test_the_tables_of_a_sweep_are_printed_for_documents(capbench, untrained) -> None:
+    words = ("sweep", "--task", "rgr", "--arch", "mha,mlp", "--preset", "smoke", "--at", "4", "--seeds", "2")
+    markdown, latex = (capbench(*words, "--format", layout).out for layout in ("markdown", "latex"))
+    assert markdown.startswith("| arch")
+    assert "| mlp − mha" in markdown
+    assert latex.count("\\toprule") == 2
+    assert "\\%" in latex
+
+
+def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(capbench, own_store: Path) -> None:
+    words = ("--task", "rgr", "--arch", "mha", "--preset", "smoke", "--lr", "0.4")
+    run = capbench("run", *words, "--at", "12", "--seeds", "3", "--dry-run")
+    assert run.code == 0, run.err
+    assert re.search(r"^rgr × mha +514 +3 +1 +3 +\d+ +(?:yes|no) +[\d.]+ MB +unknown$", run.out, re.MULTILINE)
+    sweep = capbench("sweep", *words, "--grid", "arch.n_heads=1,2", "--dry-run")
+    assert len(re.findall(r"^arch.n_heads=[12] ", sweep.out, re.MULTILINE)) == 2
+    assert not own_store.exists()
+
+
+def test_the_time_of_a_dry_run_is_judged_by_stored_runs(capbench, untrained) -> None:
+    words = ("run", "--task", "rgr", "--arch", "mha", "--preset", "smoke", "--lr", "0.4", "--at", "12")
+    assert "time: unknown" in capbench(*words, "--dry-run").out
+    capbench(*words)
+    assert "time: about 0 s" in capbench(*words, "--dry-run", "--seeds", "5").out
+
+
+def _point(architecture: str, capacity: float, draw: int = 0) -> Point:
+    result = SyntheticRecord(architecture=architecture, capacity=capacity, noise=0.5, draw=draw, seeds=12).result()
+    return Point((("arch", architecture),), result)
+
+
+def test_twice_the_capacity_is_a_clear_difference_and_the_same_capacity_none() -> None:
+    twice, same = differences([_point("mha", 40), _point("mine", 80), _point("other", 40)])
+    assert (twice.architecture, twice.baseline) == ("mine", "mha")
+    assert twice.ci_low is not None
+    assert 1 < twice.ci_low < twice.value < (twice.ci_high or 0)
+    assert twice.is_clear
+    assert not same.is_clear
+
+
+def test_shares_at_a_load_are_compared_seed_by_seed() -> None:
+    """Both hold half of the seeds: the same ones, or the others."""
+
+    def at(architecture: str, held: range, n: int = 20) -> Point:
+        result = SyntheticRecord(architecture=architecture).result()
+        template = result.trials[0]
+        statuses = [TrialStatus.HELD if seed in held else TrialStatus.NOT_HELD for seed in range(n)]
+        trials = tuple(
+            template.model_copy(update={"seed": seed, "status": status, "load": 8, "key": f"{seed:032x}"})
+            for seed, status in enumerate(statuses)
+        )
+        capacity = result.capacity.model_copy(update={"kind": "success_rate", "estimate": len(held) / n})
+        return Point((("arch", architecture),), result.model_copy(update={"trials": trials, "capacity": capacity}))
+
+    (alike,) = differences([at("mha", range(10)), at("mine", range(10))])
+    (other,) = differences([at("mha", range(10)), at("mine", range(10, 20))])
+    (more,) = differences([at("mha", range(4)), at("mine", range(16))])
+    assert alike.value == other.value == 0
+    widths = [(each.ci_high or 0) - (each.ci_low or 0) for each in (alike, other)]
+    assert widths[0] < widths[1] / 3, "pairing removes what both have in common"
+    assert more.value == pytest.approx(0.6)
+    assert more.is_clear
+
+
+def test_one_that_is_known_from_one_side_only_has_no_interval() -> None:
+    (found,) = differences([_point("mha", 40), _point("mine", 10_000)])
+    assert (found.ci_low, found.ci_high, found.is_clear) == (None, None, False)

@@ -9,6 +9,7 @@ import torch
 
 from capbench import Kind, LoadOutOfRange, NotApplicable
 from capbench_plugins.bilinear import Bilinear
+from capbench_plugins.linear_memory import LinearMemory
 from capbench_plugins.mha import Mha
 from capbench_tasks.associations import PairAssociations
 from capbench_tasks.associations_bounds import TopOne
@@ -50,7 +51,8 @@ def test_loads_beyond_the_limit_are_refused():
 
 
 def test_the_law_solves_two_n_log_n_for_the_square_of_the_width():
-    n = TopOne().evaluate(PairAssociations(d_item=16), Bilinear(), None).value
+    n = TopOne().evaluate(PairAssociations(d_item=16), LinearMemory(), None).value
+    assert TopOne().evaluate(PairAssociations(d_item=16), Bilinear(), None).value == n
     assert 2 * n * math.log(n) == pytest.approx(256)
     assert TopOne.kind is Kind.LAW
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
-from capbench import LoadOutOfRange, Problem
+from capbench import LoadOutOfRange, Lookup, Problem
 from capbench_tasks.bigrams import Bigrams
 
 KINDS = [
@@ -134,7 +134,7 @@ def test_a_hundred_thousand_facts_take_less_than_two_seconds():
 
 @pytest.mark.parametrize("load", [0, -1, 26])
 def test_loads_that_do_not_exist_are_refused(load):
-    with pytest.raises(LoadOutOfRange, match="5 tokens have 1 to 25 pairs, got a load of"):
+    with pytest.raises(LoadOutOfRange, match="5 tokens have 1 to 25 contexts, got a load of"):
         draw(Bigrams(n_tokens=5), load)
 
 
@@ -237,7 +237,7 @@ def test_a_wide_enough_encoder_has_zero_kl_so_that_the_excess_is_the_kl(d_encode
     task = Bigrams(n_tokens=8, target="distribution", d_encoder=d_encoder)
     problem = draw(task, load)
     metrics = task.metrics(torch.zeros(64, 8), problem)
-    assert task.examine(problem) == {"best_encoder_kl": 0.0}
+    assert task.examine(problem)["best_encoder_kl"] == 0.0
     assert torch.equal(metrics["kl"], metrics["excess_kl"])
 
 
@@ -305,3 +305,42 @@ def test_facts_held_are_counted_only_where_all_answers_have_the_same_weight():
     assert Bigrams(prior="power").facts_held({"accuracy": 1.0}, 10) is None
     assert Bigrams(target="distribution").facts_held({"kl": 0.1}, 10) is None
     assert Bigrams().facts_held({}, 10) is None
+
+
+def test_longer_contexts_are_distinct_and_in_grid_order() -> None:
+    task = Bigrams(n_tokens=5, length=3)
+    assert (task.max_load, task.signature) == (125, Lookup(5, 3, 5))
+    few, all_slots = (task.problem(20, slots, torch.Generator().manual_seed(0)) for slots in (32, 125))
+    torch.testing.assert_close(all_slots.inputs[0], task.signature.grid())
+    facts = {tuple(row): int(y) for row, y, m in zip(few.inputs[0].tolist(), few.targets, few.mask, strict=True) if m}
+    again = all_slots.inputs[0].tolist(), all_slots.targets, all_slots.mask
+    assert facts == {tuple(row): int(y) for row, y, m in zip(*again, strict=True) if m}
+    assert len(facts) == 20
+
+
+def test_more_contexts_than_can_be_drawn_are_refused() -> None:
+    with pytest.raises(ValidationError, match=r"must be at most 4194304, got 32\^5; lower one of them"):
+        Bigrams(length=5)
+
+
+def test_distances_between_distributions_by_hand():
+    task = Bigrams(n_tokens=2, target="distribution", d_encoder=0)
+    problem = draw(task, 1, slots=1)._replace(targets=torch.tensor([[0.75, 0.25]]))
+    found = task.metrics(torch.zeros(1, 2), problem)  # the model says one half each
+    assert found["total_variation"].item() == pytest.approx(0.25)
+    assert found["squared_error"].item() == pytest.approx(2 * 0.25**2)
+
+
+@pytest.mark.parametrize("objective", ["kl", "total_variation", "squared_error"])
+def test_training_minimises_the_distance_that_is_asked_for(objective: str):
+    task = Bigrams(n_tokens=6, target="distribution", d_encoder=0, objective=objective)
+    problem = draw(task, 20)
+    outputs = torch.randn(len(problem.mask), 6, generator=torch.Generator().manual_seed(0))
+    assert task.loss(outputs, problem) == task.metrics(outputs, problem)[objective]
+
+
+def test_the_mass_beyond_the_most_frequent_pairs_by_hand():
+    task = Bigrams(prior="power")  # weights 1, 1/2, 1/3 and 1/4 of a total of 25/12
+    assert task.mass_beyond(3, 4) == pytest.approx(3 / 25)
+    assert task.mass_beyond(4, 4) == 0.0
+    assert Bigrams().mass_beyond(1, 4) == pytest.approx(0.75)

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from capbench import Architecture, Heads, NotApplicable, Signature
+from capbench.errors import BoundBroken
 from capbench.measure.theory import compare, refuse_broken
+from capbench_plugins.aot import Aot
+from capbench_plugins.mha import Mha
 from capbench_tasks.bigrams import Bigrams
-from capbench_tasks.bigrams_bounds import Accuracy, Associations, BestEncoderKl
+from capbench_tasks.bigrams_bounds import Accuracy, Associations, BestEncoderKl, ExcessKl
 from capbench_tasks.rgr import Rgr
 
 
@@ -26,12 +29,14 @@ class Attention(Architecture):
     n_layers: int = 1
     has_skip: bool = True
     has_positions: bool = True
+    has_unembedding: bool = True
 
     def build(self, signature: Signature) -> nn.Module:
         raise NotImplementedError
 
     def heads(self, signature: Signature) -> Heads:
-        return Heads(self.n_heads, self.d_model, 1, self.d_vo, self.n_layers, self.has_skip, self.has_positions)
+        kinds = self.has_skip, self.has_positions, self.has_unembedding
+        return Heads(self.n_heads, self.d_model, 1, self.d_vo, self.n_layers, *kinds)
 
 
 class Headless(Architecture):
@@ -134,7 +139,7 @@ def test_the_kl_of_the_best_encoder_is_zero_where_that_is_known(task, d_model, l
     ],
 )
 def test_elsewhere_the_kl_of_the_best_encoder_is_left_to_the_fit(task, d_model, load):
-    with pytest.raises(NotApplicable, match="best_encoder_kl in the trials' data"):
+    with pytest.raises(NotApplicable, match="a run on distributions"):
         BestEncoderKl().evaluate(task, Attention(d_model=d_model), load)
 
 
@@ -147,3 +152,48 @@ def test_a_model_worse_than_the_encoder_does_not_count_as_breaking_its_floor():
 def test_the_floor_on_kl_says_that_lower_is_better():
     assert BestEncoderKl.lower_is_better is True
     assert Associations.lower_is_better is None
+
+
+FITTED = {"best_encoder_kl": 0.5, "encoder_norm": 4.0}
+
+
+def test_the_fitted_floor_is_enforced_and_shown():
+    task = Bigrams(n_tokens=50, target="distribution", d_encoder=16)
+    (record,) = compare([BestEncoderKl], task, Attention(d_model=16), 100, {**FITTED, "kl": 0.495})
+    assert (record.value, record.holds) == (pytest.approx(0.49), True), "2 % are left to the fit"
+    (broken,) = compare([BestEncoderKl], task, Attention(d_model=16), 100, {**FITTED, "kl": 0.48})
+    with pytest.raises(BoundBroken, match=r"0\.48 is below the floor 0\.49"):
+        refuse_broken([broken])
+
+
+def test_an_encoder_narrower_than_the_model_gives_no_floor():
+    task = Bigrams(n_tokens=50, target="distribution", d_encoder=8)
+    (record,) = compare([BestEncoderKl], task, Attention(d_model=16), 100, {**FITTED, "kl": 0.1})
+    assert record.value is None
+    assert "at least d = 16" in (record.reason or "")
+
+
+def test_heads_that_write_to_the_classes_directly_have_no_floor_of_rank_d():
+    with pytest.raises(NotApplicable, match="a stream of width d"):
+        BestEncoderKl().evaluate(Bigrams(n_tokens=17), Attention(has_unembedding=False), None)
+
+
+@pytest.mark.parametrize("architecture", [Aot(d_model=5), Mha(d_model=5)])
+def test_the_width_of_the_encoder_follows_an_architecture_that_unembeds_its_stream(architecture):
+    followed = Bigrams(target="distribution").follow(architecture)
+    assert followed == ({"d_encoder": 5} if isinstance(architecture, Aot) else {})
+    assert Bigrams(target="distribution", d_encoder=3).follow(architecture) == {}
+    assert Bigrams().follow(architecture) == {}
+
+
+def test_the_excess_over_the_encoder_is_the_mass_beyond_the_covered_pairs_times_the_norm():
+    # H d_h + d = 3 of 4 pairs of weights 1, 1/2, 1/3, 1/4: the last has 3/25 of the mass, 4 * .12 = .48.
+    task = Bigrams(n_tokens=6, target="distribution", prior="power", d_encoder=2)
+    found = ExcessKl().evaluate_on(task, Attention(n_heads=1, d_vo=1, d_model=2), 4, FITTED)
+    assert (found.value, found.quantity) == (pytest.approx(0.48), "excess_kl")
+    whole = ExcessKl().evaluate_on(task, Attention(n_heads=1, d_vo=2, d_model=2), 4, FITTED)
+    assert whole.value == 0.0
+    bare = ExcessKl().evaluate(task, Attention(n_heads=1, d_vo=1, d_model=2), 4)
+    assert (bare.value, "per unit of ‖WE‖" in bare.note) == (pytest.approx(0.12), True)
+    with pytest.raises(NotApplicable, match="one attention layer"):
+        ExcessKl().evaluate_on(task, Attention(n_layers=2), 4, FITTED)

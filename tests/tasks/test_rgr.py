@@ -343,6 +343,70 @@ def test_the_score_of_a_pair_does_not_change_with_the_context():
         torch.testing.assert_close(module(items[context]), module(items)[context][:, context])
 
 
+def test_anisotropic_vectors_share_a_direction_and_have_unequal_spreads():
+    vectors = draw(Rgr(n_items=400, d_item=16, embedding="anisotropic"), 5).inputs[0]
+    assert torch.allclose(vectors.norm(dim=1), torch.ones(400), atol=1e-5)
+    cosines = (vectors @ vectors.T)[~torch.eye(400, dtype=torch.bool)]
+    assert 0.2 < cosines.mean() < 0.5
+    spreads = vectors.std(dim=0)[1:]
+    assert spreads[0] > 2 * spreads[-1]
+    plain = draw(Rgr(n_items=400, d_item=16), 5).inputs[0]
+    assert abs(float((plain @ plain.T).mean())) < 0.01
+
+
+CONTEXT = torch.tensor([7, 2, 9, 0])
+
+
+@pytest.mark.parametrize("readout", ["max", "softmax", "routed"])
+def test_a_context_is_scored_as_if_its_items_were_all_there_are(readout: str):
+    module = Mha(readout=readout).build(Relation(12, 6))
+    items = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
+    contexts = torch.zeros(2, 12).index_fill(1, CONTEXT, 1.0)
+    with torch.no_grad():
+        scores = module(items, contexts).expand(2, 12, 12)[1]
+        torch.testing.assert_close(scores[CONTEXT][:, CONTEXT], module(items[CONTEXT]))
+
+
+@pytest.mark.parametrize(("readout", "lemma_holds"), [("max", True), ("softmax", False), ("routed", False)])
+def test_lemma_4_1_holds_for_the_largest_score_and_not_where_attention_is_normalised(readout: str, lemma_holds: bool):
+    # Item 0 points to 1 and scores 2 second. On all items 1 takes the attention; where it is absent, 2 does.
+    task = Rgr(n_items=4, d_item=4, embedding="one_hot", context_size=3)
+    module = Mha(n_heads=1, d_qk=4, d_vo=4, readout=readout).build(task.signature)
+    scores = torch.zeros(4, 4)
+    scores[0, 1], scores[0, 2] = 12.0, 6.0
+    weights = {"W_Q": torch.eye(4)[None], "W_K": scores.T[None], "log_scale": torch.zeros(())}
+    weights["threshold"] = torch.tensor({"max": 9.0, "softmax": math.log(2), "routed": 0.5}[readout])
+    weights |= {"W_V": torch.eye(4)[None], "W_O": torch.eye(4)[None]} if readout == "routed" else {}
+    edges = torch.zeros(4, 4)
+    edges[0, 1] = 1.0
+
+    def f1(*contexts: list[float]) -> float:
+        present = torch.tensor(contexts)
+        mask = (present.T @ present).fill_diagonal_(0.0)
+        outputs = functional_call(module, weights, (torch.eye(4), present))
+        return float(task.metrics(outputs, Problem((torch.eye(4), present), edges, mask))["f1"])
+
+    assert f1([1.0, 1.0, 1.0, 1.0]) == 1.0
+    assert f1([1.0, 1.0, 1.0, 0.0]) == 1.0
+    assert (f1([1.0, 0.0, 1.0, 1.0]) == 1.0) == lemma_holds
+
+
+def test_training_in_contexts_uses_the_scores_of_each_context():
+    task = Rgr(n_items=8, d_item=4, context_size=4, n_contexts=5)
+    problem = draw(task, 6)
+    module = Mha(readout="softmax").build(task.signature)
+    outputs = module(*problem.inputs)
+    assert outputs.shape == (5, 8, 8)
+    outside = (problem.inputs[1].unsqueeze(2) * problem.inputs[1].unsqueeze(1)) == 0
+    changed = torch.where(outside, outputs + 7.0, outputs)
+    assert task.loss(changed, problem) == task.loss(outputs, problem), "pairs outside a context do not count"
+    same = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
+    for_all = task.metrics(same.expand(5, 8, 8), problem)
+    assert {n: float(v) for n, v in for_all.items()} == {
+        n: pytest.approx(float(v)) for n, v in task.metrics(same, problem).items()
+    }
+
+
 @pytest.mark.slow
 def test_one_head_plateaus_where_four_recover_the_graph():
     task = Rgr(n_items=64, d_item=16, graph="permutation")

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
-from capbench import LoadOutOfRange, Problem, Recall
-from capbench_tasks.sequences import Sequences, capbench_tasks
+from capbench import CannotConstruct, LoadOutOfRange, NotApplicable, Problem, Recall
+from capbench_plugins.construct import Construct
+from capbench_plugins.mha import Mha
+from capbench_tasks.sequences import Sequences, capbench_tasks, sinusoids
+from capbench_tasks.sequences_bounds import Examples
 
+IN_ORDER = {"query_kruskal_share": 1.0, "context_rank_share": 1.0}
 SMALL = {"n_context": 3, "d_input": 5, "n_classes": 4, "n_examples": 40}
 KINDS = [
     pytest.param({**SMALL, "n_classes": c, "shared_context": shared, "inputs": inputs}, id=f"{c}-{shared}-{inputs}")
@@ -215,12 +219,12 @@ def test_a_batch_of_lanes_scores_like_each_lane_alone(fields: dict[str, object])
 @pytest.mark.parametrize("load", [1, 2, 3, 30])
 def test_generated_data_meet_both_assumptions(inputs: str, shared: bool, load: int):
     task = Sequences(**{**SMALL, "inputs": inputs, "shared_context": shared, "n_subsets": 200})
-    assert task.examine(draw(task, load, 40)) == {"query_kruskal_share": 1.0, "context_rank_share": 1.0}
+    assert task.examine(draw(task, load, 40)) == IN_ORDER | {"query_kruskal_rank": float(task.n_context)}
 
 
 def test_the_papers_sizes_meet_both_assumptions():
     task = Sequences(n_context=32, d_input=64, n_classes=100, n_subsets=500)
-    assert task.examine(draw(task, 200)) == {"query_kruskal_share": 1.0, "context_rank_share": 1.0}
+    assert task.examine(draw(task, 200)) == IN_ORDER | {"query_kruskal_rank": float(task.n_context)}
 
 
 def test_degenerate_data_are_detected_and_padding_is_not_counted():
@@ -230,13 +234,10 @@ def test_degenerate_data_are_detected_and_padding_is_not_counted():
     queries[:, 2:] = 0.0  # in a plane no three are independent
     contexts[:5, 2] = contexts[:5, 0] + contexts[:5, 1]
     flat = task.examine(problem._replace(inputs=(contexts, queries)))
-    assert flat == {"query_kruskal_share": 0.0, "context_rank_share": 0.75}
+    assert flat == {"query_kruskal_share": 0.0, "query_kruskal_rank": 2.0, "context_rank_share": 0.75}
     contexts, queries = (tensor.clone() for tensor in problem.inputs)
     queries[20:], contexts[20:] = 0.0, 0.0  # only padding
-    assert task.examine(problem._replace(inputs=(contexts, queries))) == {
-        "query_kruskal_share": 1.0,
-        "context_rank_share": 1.0,
-    }
+    assert task.examine(problem._replace(inputs=(contexts, queries))) == IN_ORDER | {"query_kruskal_rank": 3.0}
 
 
 def test_a_degenerate_shared_context_is_detected():
@@ -246,14 +247,56 @@ def test_a_degenerate_shared_context_is_detected():
     assert task.examine(flat)["context_rank_share"] == 0.0
 
 
+def test_queries_of_a_subspace_have_its_kruskal_rank():
+    task = Sequences(n_context=5, d_input=8, query_rank=3, n_subsets=200)
+    found = task.examine(draw(task, 30))
+    assert (found["query_kruskal_share"], found["query_kruskal_rank"]) == (0.0, 3.0)
+
+
+@pytest.mark.parametrize(("positions", "share"), [("none", 0.0), ("sinusoidal", 1.0)])
+def test_sinusoidal_positions_give_contexts_of_one_token_full_rank(positions: str, share: float):
+    task = Sequences(n_context=6, d_input=16, context_rank=1, positions=positions, n_subsets=10)
+    assert task.examine(draw(task, 20))["context_rank_share"] == share
+
+
+def test_sinusoids_by_hand():
+    table = sinusoids(3, 4)
+    torch.testing.assert_close(table[:, 0], torch.tensor([0.0, math.sin(1), math.sin(2)]))
+    torch.testing.assert_close(table[2], torch.tensor([math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)]))
+
+
+def test_examples_may_share_a_few_contexts():
+    task = Sequences(**SMALL, n_contexts=3)
+    contexts = draw(task, 10).inputs[0]
+    assert len(torch.unique(contexts, dim=0)) == 3
+    assert torch.equal(contexts[0], contexts[3])
+    assert len(torch.unique(draw(Sequences(**SMALL), 10).inputs[0], dim=0)) == 10
+
+
+def test_contexts_may_be_longer_than_wide_where_no_theorem_speaks():
+    task = Sequences(n_context=20, d_input=6, n_subsets=20)
+    assert task.examine(draw(task, 30))["context_rank_share"] == 0.0
+    with pytest.raises(NotApplicable, match="n < d"):
+        Examples().evaluate(task, Mha(), None)
+    with pytest.raises(CannotConstruct, match="n < d"):
+        Construct().reach(task, Mha(d_vo=2))
+
+
+def test_queries_of_low_rank_are_independent_again_after_a_random_attention_layer():
+    task = Sequences(n_context=5, d_input=16, query_rank=2, inputs="centred", n_subsets=200)
+    problem = draw(task, 30)
+    assert task.examine(problem)["query_kruskal_share"] == 0.0
+    assert task.analyse(torch.zeros(30, 10), problem)["encoded_kruskal_share"] > 0.9
+
+
 # Validation
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"n_context": 16, "d_input": 16}, "n_context must be below d_input, got 16 >= 16.*theorem.*lower n_context"),
-        ({"n_context": 20, "d_input": 16}, "got 20 >= 16"),
+        ({"shared_context": True, "n_contexts": 3}, "one context for all, got n_contexts=3; leave one out"),
+        ({"query_rank": 9, "d_input": 8}, "query_rank must be at most d_input, got 9 > 8"),
         ({"n_context": 0}, "greater than or equal to 1"),
         ({"n_classes": 0}, "greater than or equal to 1"),
         ({"tolerance": 0.0}, "greater than 0"),

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from capbench import FACTS, Architecture, Heads, Kind, NotApplicable, Pedigree, Recall, Relation, Signature, Task
+from capbench.measure.theory import compare
+from capbench_plugins.mha import Mha
 from capbench_tasks.sequences import Sequences
 from capbench_tasks.sequences_bounds import Examples, SharedContextRank, capbench_bounds
 
@@ -85,7 +87,7 @@ def test_narrow_values_are_noted_where_targets_are_vectors():
 def test_rank_on_a_shared_context_by_hand_is_not_a_number_of_facts():
     task = Sequences(n_context=8, d_input=16, shared_context=True)
     found = SharedContextRank().evaluate(task, Attention(n_heads=4, d_qk=2), None)
-    assert (found.value, found.quantity) == (4 * 7 + 1, "rank")
+    assert (found.value, found.quantity) == (4 * 7 + 1, "head_output_rank")
 
 
 def test_stacked_head_outputs_on_a_shared_context_reach_that_rank_and_no_more():
@@ -124,3 +126,28 @@ def test_bounds_carry_their_pedigree():
         assert "2306.02010" in bound.citation
     assert (Examples.name, Examples.kind) == ("mahdavi2024.examples", Kind.LOWER)
     assert (SharedContextRank.name, SharedContextRank.kind) == ("mahdavi2024.shared_context_rank", Kind.UPPER)
+
+
+def test_a_lower_kruskal_rank_of_the_queries_takes_the_place_of_the_context_length():
+    # H = 4, n = 8, d_h = 8, queries of Kruskal rank 3: 4 * (3 - 1) + 1 = 9.
+    task, attention = Sequences(n_context=8, d_input=16, n_classes=1), Attention(n_heads=4, d_qk=8)
+    assert Examples().evaluate_on(task, attention, None, {"query_kruskal_rank": 3.0}).value == 9
+    assert Examples().evaluate_on(task, attention, None, {"query_kruskal_rank": 8.0}).value == 29
+    assert Examples().evaluate(task.model_copy(update={"query_rank": 3}), attention, None).value == 9
+    with pytest.raises(NotApplicable, match="contexts of rank n"):
+        Examples().evaluate_on(task, attention, None, {"context_rank_share": 0.5})
+
+
+def test_the_measured_rank_of_the_head_outputs_is_held_against_proposition_2():
+    task = Sequences(n_context=3, d_input=8, shared_context=True, inputs="centred", n_classes=4)
+    mha = Mha(n_heads=2, d_qk=8, d_vo=2)
+    torch.manual_seed(0)
+    module = mha.build(task.signature)
+    with torch.no_grad():
+        found = mha.analyse(module, task.problem(60, 60, torch.Generator().manual_seed(0)))
+    (record,) = compare([SharedContextRank], task, mha, 60, found)
+    assert (record.value, record.measured, record.holds) == (5, 5, True)
+    own = task.model_copy(update={"shared_context": False})
+    with torch.no_grad():
+        free = mha.analyse(mha.build(own.signature), own.problem(60, 60, torch.Generator().manual_seed(0)))
+    assert free["head_output_rank"] == 16, "with a context for each example the outputs fill both heads' widths"

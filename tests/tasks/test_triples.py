@@ -241,3 +241,12 @@ def test_argmax_raises_the_rank_of_circular_logits_from_two_to_twelve():
     assert found["tau_0.95_rank_lower"] == found["tau_0.95_rank_upper"] == 0
     sharp = task.analyse(200 * L, task.problem(12, 12, seeded()))
     assert [sharp[f"tau_{tau}_rank_lower"] for tau in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)] == [12] * 7
+
+
+def test_accuracy_is_given_at_every_confidence_that_is_swept():
+    task = Triples(n_keys=2, n_queries=2, n_values=2)
+    problem = task.problem(4, 4, torch.Generator().manual_seed(0))
+    sure = torch.tensor([0.55, 0.75, 0.92, 0.999])  # confidence in the right value, one per pair
+    logits = torch.zeros(4, 2).scatter(1, problem.targets.unsqueeze(1), torch.log(sure / (1 - sure)).unsqueeze(1))
+    found = task.analyse(logits, problem)
+    assert [found[f"tau_{tau:g}_accuracy"] for tau in (0.5, 0.6, 0.8, 0.95)] == [1.0, 0.75, 0.5, 0.25]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from capbench import Architecture, Heads, Kind, NotApplicable, Pedigree
 from capbench_plugins.mha import Mha
 from capbench_tasks.rgr import Rgr
+from capbench_tasks.tensor_rank import flattening_ranks
 from capbench_tasks.triples import Triples
 from capbench_tasks.triples_bounds import DatabaseRank, LayerRank
 
@@ -35,11 +37,24 @@ def test_layer_rank_matches_numbers_worked_by_hand():
     # min(6,10,15) + 1*1*10 = 16 against 6*10 = 60
     assert layer_rank(Heads(1, 6, 6, 1, has_skip=True), task) == 16
     # min(6,10,15) + 2*6*10 = 126 against 60
-    assert layer_rank(Heads(2, 6, 1, 6, has_skip=True), task) == 60
+    assert layer_rank(Heads(2, 6, 1, 6, has_skip=True, has_unembedding=True), task) == 60
+    # without a shared unembedding the second expression does not hold
+    assert layer_rank(Heads(2, 6, 1, 6, has_skip=True), task) == 126
     # a layer without skip has no E: 1*2*10
     assert layer_rank(Heads(1, 6, 6, 2), task) == 20
     # query/key width does not enter
     assert layer_rank(Heads(1, 6, 1, 1, has_skip=True), task) == layer_rank(Heads(1, 6, 99, 1, has_skip=True), task)
+
+
+def test_heads_that_write_to_the_classes_directly_exceed_d_times_the_smaller_side():
+    task = Triples(n_keys=20, n_queries=3, n_values=20)
+    arch = Mha(d_model=3, n_heads=8, d_qk=3, d_vo=3)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        L = arch.build(task.signature)(task.signature.grid()).view(20, 3, 20)
+    found = max(flattening_ranks(L))
+    assert found == 20 > 3 * 3
+    assert found <= LayerRank().evaluate(task, arch, None).value == 8 * 3 * 3
 
 
 def test_database_rank_matches_numbers_worked_by_hand():

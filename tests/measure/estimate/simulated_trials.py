@@ -21,7 +21,8 @@ from capbench.contract.task import Criterion
 from capbench.documents.result import Capacity, Protocol, Trial, TrialStatus
 from capbench.measure import run
 from capbench.measure.estimate.search import SearchPlan
-from capbench.measure.estimate.summary import axis_of, leading_rate, summarise
+from capbench.measure.estimate.summary import axis_of, leading_rate, least_passing, summarise
+from capbench.measure.estimate.threshold import ESTIMATOR_VERSION
 from capbench.measure.presets import PRESETS
 
 LOW, HIGH = 20.0, 1000.0
@@ -132,7 +133,7 @@ class Answer:
 def simulate(regime: Regime, rng: np.random.Generator, ci_width: float = 0.05) -> Answer:
     """One search on one success curve, at the end of which the trials are summarised."""
     preset = PRESETS[regime.preset]
-    extra: dict[str, Any] = {"estimator": 2} if "estimator" in Protocol.model_fields else {}
+    extra: dict[str, Any] = {"estimator": ESTIMATOR_VERSION} if "estimator" in Protocol.model_fields else {}
     protocol = Protocol(
         preset=preset.name,
         criterion=Criterion("accuracy", 0.99),
@@ -160,7 +161,9 @@ def simulate(regime: Regime, rng: np.random.Generator, ci_width: float = 0.05) -
     run._search(cast("Any", session), plan)
     leader = leading_rate(session.trials, protocol)
     n_trials = sum(trial.learning_rate == leader for trial in session.trials)
-    return Answer(summarise(session.trials, protocol).capacity, session.true_capacity(leader), n_trials)
+    truth = session.true_capacity(leader)
+    truth = least_passing(truth, protocol) if regime.rising else truth
+    return Answer(summarise(session.trials, protocol).capacity, truth, n_trials)
 
 
 @dataclass(frozen=True)
@@ -222,6 +225,17 @@ REGIMES = [
     Regime(preset="standard", budget=144, lapse=0.25),
     Regime(preset="standard", budget=144, metric="unrelated"),
 ]
+FRESH = [
+    Regime(budget=12, scale=0.2),
+    Regime(budget=12, offsets=(0.0, 0.0), scale=0.2),
+    Regime(budget=12, offsets=(-0.3, 0.0, 0.0), scale=0.08),
+    Regime(budget=24, offsets=(-0.2, 0.0, -0.2, 0.0)),
+    Regime(budget=24, lapse=0.15, scale=0.2),
+    Regime(budget=24, lapse=0.25, scale=0.06, offsets=EQUAL),
+    Regime(scale=0.01),
+    Regime(preset="standard", budget=144, scale=0.01),
+]
+"""Regimes that had no part in choosing the constants of search and estimator."""
 
 
 def main() -> None:
@@ -231,7 +245,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only regimes whose name contains this")
     options = parser.parse_args()
     print(f"{'regime':<52} {'bias':>7} {'(±)':>5} {'coverage':>8} {'trials':>7} {'width':>6}")
-    for regime in REGIMES:
+    for regime in [*REGIMES, *FRESH]:
         if options.only in str(regime):
             got = report(regime, options.searches, seed=1)
             print(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.special import bdtr
 from scipy.stats import binomtest
 
 from capbench.measure.estimate.posterior import Observation
@@ -146,3 +148,61 @@ def test_failures_far_from_the_transition_do_not_drag_the_midpoint() -> None:
     found = fit_threshold(seen, Axis(1, 400))
     assert found.ci_low < 200 < found.ci_high
     assert found.estimate == pytest.approx(200, rel=0.04)
+
+
+def exact_search(success: Callable[[int], float], high: int, seed: int, is_trained: bool) -> tuple[Threshold, int]:
+    """A search as of `capbench calibrate` for trials drawn from a known curve, and its number of trials.
+
+    A trial that fails by exact weights has nothing right; a trained one has a few facts wrong.
+    """
+    rng = np.random.default_rng(seed)
+    plan = SearchPlan(Axis(1, high), (1.0, float(high)), ci_width=0.02, seeds=600, batch=32, budget=600)
+    seen: list[Observation] = []
+    while wanted := next_trials(seen, plan):
+        for at, trial_seed in wanted:
+            n_wrong = 1 + rng.binomial(max(0, at - high // 8 - 1), 0.5) if is_trained else at
+            held = bool(rng.random() < success(at))
+            seen.append(Observation(at, trial_seed, held, None if held else n_wrong / at))
+    return fit_threshold(seen, plan.axis), len(seen)
+
+
+@pytest.mark.parametrize("is_trained", [False, True], ids=["exact", "trained"])
+@pytest.mark.parametrize("rows", [64, 100, 128])
+def test_the_step_of_a_table_is_within_its_interval(rows: int, is_trained: bool) -> None:
+    """Rows + 1 facts are held half of the time; 64 and 128 are loads of the unrefined grid, the next is 4 % above."""
+    found, _ = exact_search(lambda load: 0.5 ** max(0, load - rows), 8 * rows, rows, is_trained)
+    assert found.ci_low is not None
+    assert found.ci_high is not None
+    assert found.ci_low <= rows + 1 <= found.ci_high
+    assert found.estimate == pytest.approx(rows + 1, rel=0.015)
+    assert found.relative_half_width <= 0.02
+
+
+@pytest.mark.parametrize("dimensions", [8, 16, 32])
+def test_the_curve_of_a_perceptron_is_within_its_interval(dimensions: int) -> None:
+    """Cover's theorem: half of the labellings of 2d points are separable."""
+    found, n_trials = exact_search(
+        lambda load: float(bdtr(min(dimensions, load) - 1, load - 1, 0.5)), 8 * dimensions, 1, is_trained=False
+    )
+    assert found.ci_low is not None
+    assert found.ci_high is not None
+    assert found.ci_low <= 2 * dimensions <= found.ci_high
+    assert found.relative_half_width <= 0.06
+    assert n_trials <= 600
+
+
+def test_loads_are_refined_where_the_curve_is_sharp_and_shared_where_it_is_broad() -> None:
+    def loads(scale: float) -> set[int]:
+        rng, seen = np.random.default_rng(2), list[Observation]()
+        while wanted := next_trials(seen, PLAN):
+            seen += [Observation(at, seed, draw(300.0, scale, at, False, rng)) for at, seed in wanted]
+        return {o.at for o in seen}
+
+    shared = {snap(at, PLAN.axis) for at in range(1, 4033)}
+    assert loads(0.2) <= shared
+    assert not loads(0.004) <= shared
+
+
+def test_a_small_budget_is_not_spent_on_the_first_round() -> None:
+    assert len({at for at, _ in next_trials([], replace(PLAN, first_seeds=1, budget=8))}) == 4
+    assert len({at for at, _ in next_trials([], replace(PLAN, first_seeds=1, budget=32))}) == 8

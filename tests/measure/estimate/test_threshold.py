@@ -143,8 +143,12 @@ def test_the_estimate_is_within_the_loads_tried_and_the_interval_within_the_axis
         seen = [Observation(at, seed, bool(rng.random() < 0.5)) for at in loads for seed in range(2)]
         found = fit_threshold(seen, axis)
         assert loads[0] <= found.estimate <= loads[-1]
-        assert found.ci_high is None or found.ci_high <= axis.high or found.status is Status.BELOW
-        assert found.ci_low is None or found.ci_low >= axis.low or found.status is Status.AT_LEAST
+        assert found.ci_high is None or found.estimate <= found.ci_high <= axis.high
+        assert found.ci_low is None or axis.low <= found.ci_low <= found.estimate
+        if found.status is Status.AT_LEAST:
+            top = [o.held for o in seen if o.at == loads[-1]]
+            assert found.estimate == loads[-1]
+            assert sum(top) > len(top) / 2
 
 
 def test_a_fit_is_fast() -> None:
@@ -185,3 +189,28 @@ def test_a_protocol_of_the_first_estimator_is_written_as_before_the_field() -> N
     assert Protocol.model_validate_json(first.model_dump_json()) == first
     second = first.model_copy(update={"estimator": 2})
     assert '"estimator":2' in second.model_dump_json()
+
+
+@pytest.mark.parametrize("rising", [False, True])
+def test_an_interval_has_the_gap_in_it_that_the_loads_do_not_resolve(rising: bool) -> None:
+    """All held at 98 and failed at 103, whose shortfalls alone would place the capacity near 103."""
+    axis = Axis(1, 800, rising=rising)
+    seen = [
+        Observation(at, seed, (at <= 98) != rising, None if (at <= 98) != rising else 0.01)
+        for at in (80, 98, 103, 120)
+        for seed in range(24)
+    ]
+    found = fit_threshold(seen, axis)
+    assert found.ci_low is not None
+    assert found.ci_high is not None
+    assert found.ci_low <= 98
+    assert found.ci_high >= 103
+    third = fit_threshold(seen, axis, version=3)
+    assert third.ci_low is not None
+    assert third.ci_high is not None
+    assert third.ci_low > 98 or third.ci_high < 103
+
+
+def test_a_curve_that_the_loads_resolve_keeps_the_interval_of_its_posterior() -> None:
+    seen = fixed_design(200.0, 0.2, np.random.default_rng(4), points=25, seeds=24)
+    assert fit_threshold(seen, AXIS) == fit_threshold(seen, AXIS, version=3)

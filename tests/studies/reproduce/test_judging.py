@@ -14,7 +14,7 @@ from capbench.studies.reproduce.recipe import PaperRecipe
 from capbench.studies.reproduce.values import MeasuredValue, NotShown, difference, evaluate_at, mean
 from capbench.studies.reproduce.verdict import Verdict
 
-AGREES, IN_DIRECTION, DOES_NOT, NOT_SHOWN = Verdict
+AGREES, IN_DIRECTION, NO_DIFFERENCE, DOES_NOT, NOT_SHOWN = Verdict
 
 
 def point(heads: int, accuracies: Sequence[float], numbers: Mapping[str, float] | None = None) -> PointRecord:
@@ -87,6 +87,11 @@ def test_a_table_agrees_where_every_point_is_within_and_in_direction_where_the_o
     assert [row.published for row in found.rows] == [0.1, 0.2, 0.4]
 
 
+def test_a_table_whose_ends_do_not_differ_beyond_the_seeds_does_not_agree_in_direction() -> None:
+    noisy = [point(h, (y - spread, y + spread)) for h, y, spread in ((1, 0.11, 0.2), (2, 0.25, 0.0), (3, 0.42, -0.2))]
+    assert judge(TABLE, *noisy).verdict == DOES_NOT
+
+
 def test_a_table_is_compared_with_the_points_that_were_run_by_their_grid_values() -> None:
     whole = judge(TABLE, point(1, (0.1, 0.1)), point(2, (0.2, 0.2)), point(3, (0.4, 0.4)))
     assert whole.verdict == AGREES
@@ -115,6 +120,17 @@ def test_a_value_agrees_where_its_interval_contains_the_published_one(published,
     assert judge(claim, point(1, values)).verdict == outcome
 
 
+@pytest.mark.parametrize(("seeds", "outcome"), [("least", AGREES), ("largest", DOES_NOT), ("mean", NOT_SHOWN)])
+def test_one_seed_counts_where_the_paper_says_any(seeds: str, outcome: Verdict) -> None:
+    claim = {"kind": "value", "sweep": "s", "y": "1 - metrics.y", "published": [0.0, 0.1], "over_seeds": seeds}
+    assert judge(claim, point(1, (0.5, 0.51, 0.95))).verdict == outcome
+
+
+def test_a_search_has_no_single_seeds() -> None:
+    claim = {"kind": "value", "sweep": "s", "y": "capacity", "published": 9.0, "over_seeds": "largest"}
+    assert judge(claim, searched(1, 9.0, 8.0, 10.0)).verdict == NOT_SHOWN
+
+
 @pytest.mark.parametrize(
     ("values", "outcome"),
     [
@@ -133,14 +149,15 @@ def test_a_tolerance_and_an_interval_are_not_added_up(values, outcome) -> None:
     ("expected", "lines", "outcome"),
     [
         ("rises", [(1, 2), (2, 3), (3.1, 4)], AGREES),
-        ("rises", [(1, 9), (2, 9.5), (2.5, 9.9)], IN_DIRECTION),
+        ("rises", [(1, 9), (2, 9.5), (2.5, 9.0)], NO_DIFFERENCE),
         ("rises", [(3, 3.1), (2, 2.1), (1, 1.1)], DOES_NOT),
         ("rises", [(1, 1.1), (9, 9.1), (2, 2.1)], DOES_NOT),  # a fall on the way beyond the variation between seeds
         ("falls", [(3, 3.1), (2, 2.1), (1, 1.1)], AGREES),
         ("falls", [(1, 1.1), (2, 2.1), (3, 3.1)], DOES_NOT),
         ("peaks inside", [(1, 1.1), (3, 3.1), (2, 2.1)], AGREES),
-        ("peaks inside", [(1, 1.1), (2, 4.1), (1.9, 4.0)], IN_DIRECTION),
-        ("peaks inside", [(1, 1.1), (2, 3.1), (2.9, 2.0)], IN_DIRECTION),
+        ("rises", [(1, 1.1), (2, 2.1), (4, 4.1), (5, 5.1), (4.6, 4.7), (7, 7.1)], IN_DIRECTION),  # one step falls
+        ("peaks inside", [(1, 1.1), (2, 4.1), (1.9, 4.2)], NO_DIFFERENCE),
+        ("peaks inside", [(1, 1.1), (2, 3.1), (2.9, 2.0)], NO_DIFFERENCE),
         ("peaks inside", [(1, 1.1), (2, 2.1), (3, 3.1)], DOES_NOT),
         ("dips inside", [(3, 3.1), (1, 1.1), (2, 2.1)], AGREES),
         ("dips inside", [(1, 1.1), (2, 2.1), (3, 3.1)], DOES_NOT),
@@ -153,7 +170,7 @@ def test_a_trend_agrees_where_intervals_exclude_the_opposite(expected, lines, ou
 
 @pytest.mark.parametrize(
     ("lines", "outcome"),
-    [([(1, 2), (1.1, 2.1)], AGREES), ([(1, 2), (1.5, 1.5)], IN_DIRECTION), ([(1, 2), (2, 3)], DOES_NOT)],
+    [([(1, 2), (1.1, 2.1)], AGREES), ([(1, 2), (1.5, 1.5)], NO_DIFFERENCE), ([(1, 2), (2, 3)], DOES_NOT)],
 )
 def test_flat_means_within_the_tolerance(lines, outcome) -> None:
     claim = {"kind": "trend", "sweep": "s", "x": "arch.n_heads", "y": "metrics.y", "expected": "flat", "within": 0.2}
@@ -178,8 +195,9 @@ def test_a_trend_across_values_that_are_no_field_reads_each_from_its_own_quantit
     ("one", "other", "outcome"),
     [
         ((5, 9), (4, 8.1), AGREES),  # larger at every seed, though seeds vary by more than that
-        ((5, 9), (4, 9.1), IN_DIRECTION),
-        ((5, 9), (6, 9), DOES_NOT),
+        ((5, 9), (4, 9.1), NO_DIFFERENCE),
+        ((5, 9), (6, 9), NO_DIFFERENCE),
+        ((5, 9), (6, 10.1), DOES_NOT),
     ],
 )
 def test_larger_is_paired_on_seeds(one, other, outcome) -> None:
@@ -196,9 +214,11 @@ def test_larger_is_paired_on_seeds(one, other, outcome) -> None:
 def test_larger_by_a_factor_and_than_another_sweep_or_quantity() -> None:
     twice = {"kind": "larger", "sweep": "s", "than_sweep": "o", "y": "metrics.y", "factor": 2}
     assert judge(twice, point(1, (5, 6)), other=[point(1, (2, 2.45))]).verdict == AGREES
-    assert judge(twice, point(1, (5, 6)), other=[point(1, (3, 3.4))]).verdict == DOES_NOT
+    in_between = judge(twice, point(1, (5, 6)), other=[point(1, (3, 4.01))])
+    assert in_between.verdict == IN_DIRECTION, "larger, but not twice as large"
+    assert judge(twice, point(1, (5, 6)), other=[point(1, (6, 7))]).verdict == DOES_NOT
     other = {"kind": "larger", "sweep": "s", "y": "metrics.y", "than_y": "bound.b"}
-    assert judge(other, point(1, (5, 6))).verdict == IN_DIRECTION
+    assert judge(other, point(1, (5, 6))).verdict == NO_DIFFERENCE
     assert judge(other, point(1, (5, 5.1))).verdict == AGREES
 
 
@@ -259,9 +279,9 @@ def test_a_ratio_must_be_in_the_range_at_every_point(limits, ratios, outcome) ->
     assert judge(claim, *points).verdict == outcome
 
 
-def test_a_ratio_that_only_seems_to_be_above_one_agrees_in_direction() -> None:
+def test_a_ratio_that_only_seems_to_be_above_one_shows_no_difference() -> None:
     claim = {"kind": "ratio", "sweep": "s", "y": "metrics.y", "bound": "b", "least": 1}
-    assert judge(claim, point(1, (1.0, 4.0))).verdict == IN_DIRECTION
+    assert judge(claim, point(1, (1.0, 4.0))).verdict == NO_DIFFERENCE
 
 
 def test_what_cannot_be_shown_says_why() -> None:
@@ -280,7 +300,44 @@ def test_one_seed_gives_no_interval() -> None:
         "than_only": {"arch.n_heads": 2},
         "y": "metrics.y",
     }
-    assert judge(claim, point(1, (9,)), point(2, (1,))).verdict == IN_DIRECTION
+    assert judge(claim, point(1, (9,)), point(2, (1,))).verdict == NO_DIFFERENCE
+
+
+CEILING = {"y": "metrics.y", "sweep": "s", "ceiling": 0.99}
+
+
+def test_points_at_the_ceiling_are_no_evidence() -> None:
+    larger = {"kind": "larger", **CEILING, "only": {"arch.n_heads": 2}, "than_only": {"arch.n_heads": 1}}
+    assert judge(larger, point(1, (0.991, 0.992)), point(2, (0.997, 0.998))).verdict == NOT_SHOWN
+    assert judge(larger, point(1, (0.91, 0.92)), point(2, (0.997, 0.998))).verdict == AGREES
+    rises = {"kind": "trend", **CEILING, "x": "arch.n_heads", "expected": "rises"}
+    high = point(2, (1.0, 1.0)), point(3, (0.995, 0.995))
+    assert judge(rises, point(1, (0.8, 0.81)), *high).verdict == AGREES, "the fall from 1 to .995 does not count"
+    assert judge(rises, *high).verdict == NOT_SHOWN
+    falls = {**rises, "expected": "falls"}
+    low = [point(1, (0.995, 0.995)), point(2, (1.0, 1.0)), point(3, (0.5, 0.51))]
+    assert judge(falls, *low).verdict == AGREES
+
+
+def test_claims_are_counted_by_their_pedigree_unless_they_say_otherwise() -> None:
+    claim = {"kind": "value", "sweep": "s", "y": "metrics.y", "published": 1}
+    groups = {"paper": "published", "code": "published", "derived": "notes", "protocol": "own"}
+    for pedigree, group in groups.items():
+        assert judge({**claim, "pedigree": pedigree}, point(1, (1, 1))).claim.counted_as == group
+    assert judge({**claim, "group": "check"}, point(1, (1, 1))).claim.counted_as == "check"
+
+
+def test_a_value_of_one_seed_does_not_agree_in_direction() -> None:
+    claim = {"kind": "value", "sweep": "s", "y": "metrics.y", "published": 10.0}
+    found = judge(claim, point(1, (11.0,)))
+    assert (found.verdict, "too wide an interval" in found.ours) == (NOT_SHOWN, True)
+
+
+def test_a_fit_may_be_judged_by_its_held_out_error() -> None:
+    points = [point(h, (3.0 * h,) * 2) for h in (1, 2, 3, 4, 5)]
+    error = {**FIT, "parameter": "held_out_error", "published": [0, 0.01]}
+    assert judge(error, *points).verdict == AGREES
+    assert judge({**error, "form": "x log x"}, *points[1:]).verdict == DOES_NOT
 
 
 def test_points_are_selected_by_any_field_and_by_lists() -> None:

@@ -36,8 +36,9 @@ KINDS = {
     "analyse": RunOptions(task="triples", arch="aot", at=10, seeds=2, analyse=True, rates=(0.02,), **FAST),
     "matched": RunOptions(task="triples", arch="mlp", params="400", at=10, seeds=2, rates=(0.02,), **FAST),
 }
-FREE = ("environment.", "timing.")
-"""Fields that cannot be checked afterwards: machine and duration. The documentation says so."""
+FREE = ("environment.", "timing.", "name", "tags")
+"""Fields that cannot be checked afterwards: machine, duration, and what the author calls a run. The documentation says
+so."""
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +146,79 @@ def test_a_document_made_from_changed_trials_is_not_reproducible(
     forged = reissued(honest(kind), change)
     assert forged != honest(kind)
     assert check(forged).verdict is VerificationStatus.NOT_REPRODUCIBLE
+
+
+def set_at(path: str, value: Any) -> Change:
+    def change(document: Document) -> None:
+        *names, last = path.split(".")
+        inner: Any = document
+        for name in names:
+            inner = inner[int(name) if name.isdigit() else name]
+        inner[int(last) if last.isdigit() else last] = value(inner[last]) if callable(value) else value
+
+    return change
+
+
+def reorder(document: Document) -> None:
+    document["trials"].reverse()
+
+
+def double(document: Document) -> None:
+    document["trials"].append(document["trials"][-1])
+
+
+def add(document: Document) -> None:
+    """A seed that the search did not ask for."""
+    document["trials"].append({**document["trials"][-1], "seed": document["trials"][-1]["seed"] + 1})
+
+
+def take_lucky_seeds(document: Document) -> None:
+    """The search again with other seeds, as if these were the first."""
+    for trial in document["trials"]:
+        trial["seed"] += 100
+
+
+FORGERIES: dict[str, Change] = {
+    "raised capacity": set_at("capacity.estimate", lambda value: 1.05 * value),
+    "narrowed interval": set_at("capacity.ci_low", lambda value: (value or 1.0) * 1.01),
+    "reordered trials": reorder,
+    "doubled trial": double,
+    "added trial": add,
+    "lucky seeds": take_lucky_seeds,
+    "rates chosen afterwards": set_at("protocol.learning_rates", [0.05, 0.1]),
+    "changed load": set_at("trials.0.load", lambda value: value + 1),
+    "changed steps": set_at("protocol.steps", 31),
+    "changed budget": set_at("protocol.budget", 7),
+    "changed criterion": set_at("protocol.criterion.threshold", 0.9),
+    "changed precision": set_at("protocol.dtype", "float64"),
+    "changed code hash of the task": set_at("task.code_hash", "0" * 16),
+    "changed code hash of the solver": set_at("solver.code_hash", "0" * 16),
+    "changed plugin field": set_at("architecture.params.n_heads", 1),
+    "changed run id": set_at("run_id", "0" * 12),
+    "changed engine": set_at("environment.engine", lambda value: value + 1),
+    "changed parameters": set_at("n_parameters", lambda value: value - 1),
+    "changed bits": set_at("bits", lambda value: 1.01 * value),
+    "at least": set_at("capacity.status", "at_least"),
+    "why only one side is known": set_at("capacity.limited_by", "axis"),
+    "settled that was not asked": set_at("capacity.settled", True),
+    "drift that was not asked": set_at("capacity.drift", 0.0),
+    "changed reading": set_at("readings.0.estimate", lambda value: value + 1),
+    "removed readings": set_at("readings", []),
+    "removed construction": set_at("constructed", None),
+    "raised construction": set_at("constructed.capacity.estimate", lambda value: value + 1),
+    "changed grid": set_at("timing.grid_trials", lambda value: value + 100),
+    "limit of steps": set_at("trials.0.limit", 30),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forgery_is_found_without_running_any_trial_again(name: str, honest, check) -> None:
+    forged = honest("capacity")
+    FORGERIES[name](forged)
+    assert forged != honest("capacity")
+    found = check(forged, sample=0)
+    assert found.verdict in (VerificationStatus.SUMMARIES_WRONG, VerificationStatus.CANNOT_RUN)
+    assert found.findings
 
 
 def test_a_claim_of_another_machine_only_widens_the_tolerance(honest, reissued, check) -> None:
@@ -264,7 +338,7 @@ def of_suite(registry: Registry, tmp_path: Path) -> tuple[Document, str]:
 
 def test_a_record_of_a_suite_must_be_a_run_of_that_suite(of_suite, check) -> None:
     record, file = of_suite
-    assert record["suite"] == {"name": "tiny", "version": 3, "tier": 400}
+    assert record["suite"] == {"name": "tiny", "version": 3, "tier": 400, "settle": None}
     assert check(record, 0, file).verdict is VerificationStatus.VERIFIED
     moved = {**record, "suite": {**record["suite"], "tier": 600}}
     found = check(moved, 0, file)
@@ -276,10 +350,10 @@ def test_a_record_of_a_suite_must_be_a_run_of_that_suite(of_suite, check) -> Non
 
 def test_a_run_cannot_claim_a_suite_it_is_not_in(honest, check) -> None:
     forged = honest("matched")
-    forged["suite"] = {"name": "smoke", "version": 1, "tier": 400}
+    forged["suite"] = {"name": "smoke", "version": 2, "tier": 400}
     found = check(forged, 0)
     assert found.verdict is VerificationStatus.SUMMARIES_WRONG
-    assert "suite: smoke 1 has another run there" in found.findings[0]
+    assert "suite: smoke 2 has another run there" in found.findings[0]
 
 
 def test_an_unknown_suite_says_how_to_name_its_file(of_suite, check) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,23 @@ def test_a_missing_plugin_says_how_to_get_it(honest: Document, verify) -> None:
     assert done.code == 1
     assert "cannot run" in done.out
     assert "pip install 'capbench-elsewhere==2.0'" in done.out
+
+
+def test_the_advice_for_a_plugin_file_works(capbench, tmp_path: Path) -> None:
+    from capbench.scaffold.scaffold import Scaffold
+
+    path, record = tmp_path / "verify_file.py", tmp_path / "mine.json"
+    path.write_text(Scaffold.named("verify-file", "architecture").files()["verify_file.py"])
+    words = ("--task", "rgr", "--arch", "verify_file", "--preset", "smoke", "--at", "4", "--seeds", "1")
+    run = capbench("run", *words, "--lr", "0.4", "--steps", "30", "--json", "--plugin", str(path))
+    record.write_text(run.out)
+    sys.modules.pop("verify_file", None)
+    without = capbench("leaderboard", "verify", str(record), "--sample", "1")
+    assert without.code == 1
+    assert "name the file: --plugin verify_file.py" in without.out
+    advised = capbench("leaderboard", "verify", str(record), "--sample", "1", "--plugin", str(path))
+    assert advised.code == 0, advised.out + advised.err
+    sys.modules.pop("verify_file", None)
 
 
 def test_a_plugin_with_other_code_cannot_be_run(honest: Document, verify) -> None:
