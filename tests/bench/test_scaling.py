@@ -112,7 +112,7 @@ def workers_used(number: int) -> Iterator[None]:
 def sweep(nodes: RayNodes, registry: Registry, folder: Path, n_runs: int) -> float:
     """Runs at neighbouring loads, several groups each; returns the seconds that workers have trained."""
     options = RunOptions(
-        "rgr", "mha", seeds=LANES * GROUPS_A_RUN, rates=(0.4,), steps=STEPS, compile_mode="off",
+        task="rgr", arch="mha", seeds=LANES * GROUPS_A_RUN, rates=(0.4,), steps=STEPS, compile_mode="off",
         executor="ray", address=nodes.address,
     )  # fmt: skip
     grid = parse_grid([f"at={','.join(str(200 + i) for i in range(n_runs))}"])
