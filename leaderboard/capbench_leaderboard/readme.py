@@ -157,10 +157,17 @@ def _section(table: RankedTable, records: str, is_shared: bool) -> str:
         for row in top
         if row.entry.failures
     ]
-    missing = missing_texts((row.architecture, row.reason) for row in table.missing)
-    notes += [f"Missing: {_escape_line(names)}: {_escape_line(reason)}" for names, reason in missing]
+    notes += [_missing(table)] if table.missing else []
     conditions = "" if is_shared else _escape_line(conditions_text(table.group))
     return "\n\n".join(part for part in (conditions, grid if rows else "", *notes) if part)
+
+
+def _missing(table: RankedTable) -> str:
+    """The architectures without a record at this size in one line, which opens to the reasons."""
+    texts = missing_texts((row.architecture, row.reason) for row in table.missing)
+    summary = _escape_html(f"Missing: {', '.join(names for names, _ in texts)}")
+    reasons = "\n".join(f"- {_escape_line(names)}: {_escape_line(reason)}" for names, reason in texts)
+    return f"<details><summary>{summary}</summary>\n\n{reasons}\n\n</details>"
 
 
 def _escape_html(line: str) -> str:
