@@ -134,8 +134,8 @@ def end_to_end_lines(timed: list[Timed]) -> list[str]:
     note = (
         f"The loop really trained {sampled} trials of the grid, drawn at random, in {grid.median:.1f} s; its time is "
         f"that times {trials} / {sampled}. Its interval comes from the grid's loads within a factor of "
-        f"{grid.info['near']:g} of the search's estimate, at the best rate, trained by the engine. The search's time includes {search.info['compile_seconds']:.0f} s of compiling. "
-        f"**Ratio: {whole / search.median:.0f}.**"
+        f"{grid.info['near']:g} of the search's estimate, at the best rate, trained by the engine. The search's time "
+        f"includes {search.info['compile_seconds']:.0f} s of compiling. **Ratio: {whole / search.median:.0f}.**"
     )
     return [table, "", note]
 

@@ -25,8 +25,8 @@ from capbench.registry.registry import load_registry
 from capbench.store.store import Store
 
 NEAR = 1.5
-"""The grid's capacity is fitted to its loads within this factor of the search's: a logistic curve describes a transition,
-and with hundreds of trials far from it the fit would be decided by the tails."""
+"""The grid's capacity is fitted to its loads within this factor of the search's: a logistic curve describes a
+transition, and with hundreds of trials far from it the fit would be decided by the tails."""
 SAMPLE = 15
 """Trials of the grid that are really trained in the loop; the rest is multiplied."""
 

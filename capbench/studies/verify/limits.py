@@ -167,7 +167,7 @@ def _bytes_in(folder: Path) -> int:
     for parent, _, names in os.walk(folder):  # passes over folders that are gone
         for name in names:
             with suppress(OSError):
-                size += os.lstat(os.path.join(parent, name)).st_size
+                size += Path(parent, name).lstat().st_size
     return size
 
 
