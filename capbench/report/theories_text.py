@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from capbench.documents.text import fold, number, plain, table
-from capbench.studies.theories.cells import Cell
+from capbench.studies.theories.cells import MeasuredCell
 from capbench.studies.theories.frozen import ScoreRow
 from capbench.studies.theories.judge import Contradiction, LawLimits, TheoryRow
 
@@ -18,7 +18,9 @@ LAW_HEADERS = ("law", "cells", "constant", "spread", "held-out", "verdict")
 SCORE_HEADERS = ("bound", "kind", "new cells", "rms error", "verdict")
 
 
-def theories_text(rows: Sequence[TheoryRow], cells: Sequence[Cell], left_out: Sequence[str], limits: LawLimits) -> str:
+def theories_text(
+    rows: Sequence[TheoryRow], cells: Sequence[MeasuredCell], left_out: Sequence[str], limits: LawLimits
+) -> str:
     """The tables, what contradicts which theory, and why theories do not apply."""
     bounds = [_bound_row(row) for row in rows if row.kind != "law"]
     laws = [_law_row(row) for row in rows if row.kind == "law"]
@@ -48,7 +50,7 @@ def score_text(rows: Sequence[ScoreRow], n_new: int, frozen: str) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _cells_text(cells: Sequence[Cell]) -> str:
+def _cells_text(cells: Sequence[MeasuredCell]) -> str:
     """How many cells there are, by task."""
     by_task = Counter(cell.result.task.name for cell in cells)
     named = ", ".join(f"{count} of {task}" for task, count in sorted(by_task.items()))

@@ -18,8 +18,8 @@ ENDINGS = (".csv", ".jsonl", ".parquet")
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 """A spreadsheet runs a text cell that begins with one of these as a formula."""
 
-Cell = str | int | float | bool | None
-Row = Mapping[str, Cell]
+CsvValue = str | int | float | bool | None
+Row = Mapping[str, CsvValue]
 
 
 def check_export_path(path: Path) -> None:
@@ -133,7 +133,7 @@ def _as_csv(rows: Sequence[Row]) -> bytes:
     return text.getvalue().encode()
 
 
-def _quote_formula(cell: Cell) -> Cell:
+def _quote_formula(cell: CsvValue) -> CsvValue:
     """Puts a quote mark before text that a spreadsheet would run as a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell.lstrip(" ").startswith(FORMULA_STARTS) else cell
 
@@ -153,7 +153,7 @@ def _as_parquet(rows: Sequence[Row]) -> bytes:
     return content.getvalue()
 
 
-def _unify_types(values: list[Cell]) -> list[Cell]:
+def _unify_types(values: list[CsvValue]) -> list[CsvValue]:
     """A column unchanged if all its values are numbers or all texts, else as text: plugins may share a field's name."""
     kinds = {"number" if isinstance(v, int | float) and not isinstance(v, bool) else type(v).__name__ for v in values}
     if len(kinds - {"NoneType"}) > 1:

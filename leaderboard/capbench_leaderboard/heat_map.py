@@ -10,7 +10,7 @@ from functools import cached_property
 from capbench_leaderboard.families import family_of, family_order
 from capbench_leaderboard.ranking.board import Board
 from capbench_leaderboard.ranking.entry import BoardEntry
-from capbench_leaderboard.ranking.measures import BitsPerParameter, bits_per_parameter, has_capacity
+from capbench_leaderboard.ranking.measures import BitsEstimate, bits_per_parameter, has_capacity
 
 MAX_ARCHITECTURES = 60
 
@@ -20,7 +20,7 @@ class HeatCell:
     """One record in the map."""
 
     entry: BoardEntry
-    bits: BitsPerParameter
+    bits: BitsEstimate
     is_verified: bool
 
     @property

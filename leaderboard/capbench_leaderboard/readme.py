@@ -22,7 +22,7 @@ from capbench_leaderboard.record_text import (
     plain_line,
 )
 from capbench_leaderboard.slugs import unique_slugs
-from capbench_leaderboard.table_rows import README_COLUMNS, Cell, readme_cells
+from capbench_leaderboard.table_rows import README_COLUMNS, TableCell, readme_cells
 
 MAX_ROWS = 25
 SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~$])")
@@ -175,7 +175,7 @@ def _escape_html(line: str) -> str:
     return str(escape(line)).replace("://", "&#58;//").replace("www.", "www&#46;").replace("@", "&#64;")
 
 
-def _cell(cell: Cell) -> str:
+def _cell(cell: TableCell) -> str:
     text = _escape_line(cell.text)
     text = f"[{text}]({cell.href})" if cell.href else text
     return f"*{text}*" if cell.is_greyed else text

@@ -31,7 +31,7 @@ from capbench_leaderboard.record_text import (
 )
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """The text of a cell, its sort key if that is not the text, its link, and whether it is greyed."""
 
     text: str
@@ -89,33 +89,33 @@ OVERVIEW_COLUMNS = (
 )
 
 
-def front_cells(entry: BoardEntry, task_page: str, page: str) -> list[Cell]:
+def front_cells(entry: BoardEntry, task_page: str, page: str) -> list[TableCell]:
     """A record on the Pareto front as a row of `FRONT_COLUMNS`."""
     result, cost = entry.result, training_cost(entry)
     size = result.suite.tier if result.suite else result.n_parameters
     return [
-        Cell(plain_line(result.task.name), None, task_page),
-        Cell(tier_text(size), size),
-        Cell(plain_line(result.architecture.name), None, page),
-        Cell(capacity_and_interval_text(result.capacity), result.capacity.estimate),
-        Cell(cost_text(cost), cost),
-        Cell(bits_text(entry), result.bits_per_parameter),
+        TableCell(plain_line(result.task.name), None, task_page),
+        TableCell(tier_text(size), size),
+        TableCell(plain_line(result.architecture.name), None, page),
+        TableCell(capacity_and_interval_text(result.capacity), result.capacity.estimate),
+        TableCell(cost_text(cost), cost),
+        TableCell(bits_text(entry), result.bits_per_parameter),
     ]
 
 
-def overview_cells(group: RankingGroup, row: RankedRow, task_page: str, page: str) -> list[Cell]:
+def overview_cells(group: RankingGroup, row: RankedRow, task_page: str, page: str) -> list[TableCell]:
     """A record as a row of a table over all tasks: first its group, then the record."""
     cells = ranked_cells(replace(row, compared=(), same_model_as=()), {}, page)
     return [
-        Cell(plain_line(group.task), None, task_page),
-        Cell(f"{plain_line(group.suite)} {group.suite_version}" if group.suite else "–"),
-        Cell(tier_text(group.tier), group.tier),
-        Cell(status_text(group.is_self_reported)),
+        TableCell(plain_line(group.task), None, task_page),
+        TableCell(f"{plain_line(group.suite)} {group.suite_version}" if group.suite else "–"),
+        TableCell(tier_text(group.tier), group.tier),
+        TableCell(status_text(group.is_self_reported)),
         *(cell for cell, column in zip(cells, RANKED_COLUMNS, strict=True) if column.label not in TASK_PAGE_ONLY),
     ]
 
 
-def ranked_cells(row: RankedRow, labels: Mapping[str, str], page: str) -> list[Cell]:
+def ranked_cells(row: RankedRow, labels: Mapping[str, str], page: str) -> list[TableCell]:
     """A record as a row of a ranked table."""
     result = row.entry.result
     capacity, guarantee = result.capacity, best_guarantee(result)
@@ -123,40 +123,43 @@ def ranked_cells(row: RankedRow, labels: Mapping[str, str], page: str) -> list[C
     cost = training_cost(row.entry)
     cells = [
         *_standing_cells(row),
-        Cell(plain_line(result.architecture.name), None, page),
-        Cell(capacity_text(capacity), capacity.estimate),
-        Cell(interval_text(capacity), capacity.ci_low or 0.0),
-        Cell(bits_text(row.entry), result.bits_per_parameter),
-        Cell(number(result.n_parameters), result.n_parameters),
-        Cell(drift_text(capacity), -1.0 if capacity.drift is None else capacity.drift),
-        Cell(shape_text(result)),
-        Cell(rates_text(result.rates), result.rates.best if result.rates else -1.0),
-        Cell(cost_text(cost), -1 if cost is None else cost),
-        Cell(seconds_text(result.timing.wall_seconds), result.timing.wall_seconds),
-        Cell(number(guarantee), -1.0 if guarantee is None else guarantee),
-        Cell(constructed_text(result), constructed.estimate if constructed else -1.0),
-        Cell(ratios_text(result)),
-        Cell(comparison_text(row, labels)),
+        TableCell(plain_line(result.architecture.name), None, page),
+        TableCell(capacity_text(capacity), capacity.estimate),
+        TableCell(interval_text(capacity), capacity.ci_low or 0.0),
+        TableCell(bits_text(row.entry), result.bits_per_parameter),
+        TableCell(number(result.n_parameters), result.n_parameters),
+        TableCell(drift_text(capacity), -1.0 if capacity.drift is None else capacity.drift),
+        TableCell(shape_text(result)),
+        TableCell(rates_text(result.rates), result.rates.best if result.rates else -1.0),
+        TableCell(cost_text(cost), -1 if cost is None else cost),
+        TableCell(seconds_text(result.timing.wall_seconds), result.timing.wall_seconds),
+        TableCell(number(guarantee), -1.0 if guarantee is None else guarantee),
+        TableCell(constructed_text(result), constructed.estimate if constructed else -1.0),
+        TableCell(ratios_text(result)),
+        TableCell(comparison_text(row, labels)),
     ]
     return [cell._replace(is_greyed=row.entry.is_unsettled) for cell in cells]
 
 
-def readme_cells(row: RankedRow, page: str) -> list[Cell]:
+def readme_cells(row: RankedRow, page: str) -> list[TableCell]:
     """A record as a row of a short table, with the columns `README_COLUMNS`."""
     result, (rank, best) = row.entry.result, _standing_cells(row)
     cells = [
         rank,
-        Cell(plain_line(result.architecture.name), None, page),
-        Cell(capacity_and_interval_text(result.capacity)),
-        Cell(bits_text(row.entry)),
+        TableCell(plain_line(result.architecture.name), None, page),
+        TableCell(capacity_and_interval_text(result.capacity)),
+        TableCell(bits_text(row.entry)),
         best,
     ]
     return [cell._replace(is_greyed=row.entry.is_unsettled) for cell in cells]
 
 
-def _standing_cells(row: RankedRow) -> list[Cell]:
+def _standing_cells(row: RankedRow) -> list[TableCell]:
     """Rank and probability of being best; records that are not ranked are sorted last."""
     if row.standing is None:
-        return [Cell(row.rank, SORTED_LAST), Cell("–", -1.0)]
+        return [TableCell(row.rank, SORTED_LAST), TableCell("–", -1.0)]
     best, worst, probability = row.standing.best, row.standing.worst, row.standing.greatest_probability
-    return [Cell(row.rank, best * 1_000_000 + worst), Cell(probability_text(row.standing), round(probability, 4))]
+    return [
+        TableCell(row.rank, best * 1_000_000 + worst),
+        TableCell(probability_text(row.standing), round(probability, 4)),
+    ]

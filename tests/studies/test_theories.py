@@ -14,7 +14,7 @@ from capbench.errors import BadDocument, BadSetting
 from capbench.registry.plugin_file import class_provenance
 from capbench.registry.registry import Provided, Registry, load_registry
 from capbench.report.theories_text import WIDTH, theories_text
-from capbench.studies.theories.cells import Cell, read_cells
+from capbench.studies.theories.cells import MeasuredCell, read_cells
 from capbench.studies.theories.frozen import freeze, new_cells, read_frozen, score, write_frozen
 from capbench.studies.theories.judge import LawLimits, TheoryRow, judge
 from tests.leaderboard.synthetic import SyntheticRecord, write_result
@@ -108,16 +108,16 @@ def made(d: int, estimate: float | None = None, status: str = "estimated", arch:
     return found.model_copy(update=changes)
 
 
-def cells_of(registry: Registry, *results: Result) -> list[Cell]:
+def cells_of(registry: Registry, *results: Result) -> list[MeasuredCell]:
     return read_cells(((result, None) for result in results), registry)[0]
 
 
 @pytest.fixture
-def cells(registry: Registry) -> list[Cell]:
+def cells(registry: Registry) -> list[MeasuredCell]:
     return cells_of(registry, *(made(d) for d in WIDTHS))
 
 
-def verdict(bound: type[Bound], cells: list[Cell]) -> TheoryRow:
+def verdict(bound: type[Bound], cells: list[MeasuredCell]) -> TheoryRow:
     (row,) = judge([bound], cells, LawLimits())
     return row
 

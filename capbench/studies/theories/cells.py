@@ -23,7 +23,7 @@ from capbench.studies.records import MISSING, PUBLISHED
 
 
 @dataclass(frozen=True)
-class Cell:
+class MeasuredCell:
     """One measured result, and what a bound is evaluated on."""
 
     result: Result
@@ -94,9 +94,9 @@ def read_cells(
     registry: Registry,
     task: str | None = None,
     architecture: str | None = None,
-) -> tuple[list[Cell], list[str]]:
+) -> tuple[list[MeasuredCell], list[str]]:
     """The cells of a task and an architecture, each run once, and why others cannot be judged here."""
-    cells: dict[str, Cell] = {}
+    cells: dict[str, MeasuredCell] = {}
     left_out: dict[str, str] = {}
     for result, created in results:
         if task not in (None, result.task.name) or architecture not in (None, result.architecture.name):
@@ -108,7 +108,7 @@ def read_cells(
     return list(cells.values()), list(left_out.values())
 
 
-def _cell(result: Result, registry: Registry, created: str | None) -> Cell:
+def _cell(result: Result, registry: Registry, created: str | None) -> MeasuredCell:
     """A result with its plugins as it states them: their fields decide, not the version of their code."""
     task = configure(registry.task(result.task.name), result.protocol.preset, result.task.params).plugin
     stated = result.architecture
@@ -116,7 +116,7 @@ def _cell(result: Result, registry: Registry, created: str | None) -> Cell:
     held = [trial.load for trial in result.trials if trial.status is TrialStatus.HELD]
     values = {**result.data, **result.metrics, "bits_per_parameter": result.bits_per_parameter}
     load, measured = measured_values(result.capacity, result.protocol.at, values, max(held, default=None))
-    return Cell(result, task, architecture, load, measured, created)
+    return MeasuredCell(result, task, architecture, load, measured, created)
 
 
 def _is_whole(value: JsonValue) -> bool:

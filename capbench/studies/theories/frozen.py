@@ -20,7 +20,7 @@ from capbench.documents.strict_json import read_document
 from capbench.errors import BadDocument, BadSetting
 from capbench.registry.provenance import code_hash
 from capbench.registry.registry import Provided
-from capbench.studies.theories.cells import Cell
+from capbench.studies.theories.cells import MeasuredCell
 from capbench.studies.theories.judge import (
     BoundOnCells,
     Contradiction,
@@ -82,7 +82,7 @@ class ScoreRow(Record):
     note: str = ""
 
 
-def freeze(bounds: Iterable[type[Bound]], cells: Sequence[Cell], limits: LawLimits) -> FrozenPredictions:
+def freeze(bounds: Iterable[type[Bound]], cells: Sequence[MeasuredCell], limits: LawLimits) -> FrozenPredictions:
     """Predictions of every bound, with the constants of laws fitted to the cells there are."""
     content: dict[str, JsonValue] = {
         "schema_version": 1,
@@ -111,7 +111,7 @@ def read_frozen(path: Path) -> FrozenPredictions:
     return frozen
 
 
-def new_cells(frozen: FrozenPredictions, cells: Iterable[Cell]) -> list[Cell]:
+def new_cells(frozen: FrozenPredictions, cells: Iterable[MeasuredCell]) -> list[MeasuredCell]:
     """The cells measured since: not among those seen, and not stored before, where a date is known."""
     since = [cell for cell in cells if cell.result.run_id not in frozen.seen]
     return [cell for cell in since if cell.created is None or cell.created >= frozen.frozen]
@@ -120,7 +120,7 @@ def new_cells(frozen: FrozenPredictions, cells: Iterable[Cell]) -> list[Cell]:
 def score(
     frozen: FrozenPredictions,
     bounds: Mapping[str, Provided[Bound]],
-    cells: Sequence[Cell],
+    cells: Sequence[MeasuredCell],
     names: Collection[str] = (),
 ) -> list[ScoreRow]:
     """The predictions of all bounds, or of those named, against the cells measured since."""
@@ -128,7 +128,7 @@ def score(
     return [_score_one(each, bounds, cells, frozen.max_error) for each in own]
 
 
-def _prediction(bound: Bound, cells: Sequence[Cell]) -> Prediction:
+def _prediction(bound: Bound, cells: Sequence[MeasuredCell]) -> Prediction:
     prediction = Prediction(
         bound=bound.name,
         kind=bound.kind.value,
@@ -143,7 +143,7 @@ def _prediction(bound: Bound, cells: Sequence[Cell]) -> Prediction:
 
 
 def _score_one(
-    prediction: Prediction, bounds: Mapping[str, Provided[Bound]], cells: Sequence[Cell], max_error: float
+    prediction: Prediction, bounds: Mapping[str, Provided[Bound]], cells: Sequence[MeasuredCell], max_error: float
 ) -> ScoreRow:
     if prediction.bound not in bounds:
         return _unscored(prediction, cells, "it is not installed here; name its file with --plugin")
@@ -186,7 +186,7 @@ def _score_law(prediction: Prediction, found: BoundOnCells, max_error: float) ->
     )
 
 
-def _unscored(prediction: Prediction, cells: Sequence[Cell], note: str) -> ScoreRow:
+def _unscored(prediction: Prediction, cells: Sequence[MeasuredCell], note: str) -> ScoreRow:
     return ScoreRow(
         bound=prediction.bound,
         kind=prediction.kind,

@@ -15,7 +15,7 @@ from pydantic import Field
 from capbench.contract.bound import D_K, FACTS, Bound, Kind
 from capbench.documents.result import BoundRecord, Record
 from capbench.measure.theory import LARGEST_HELD, compare
-from capbench.studies.theories.cells import Cell
+from capbench.studies.theories.cells import MeasuredCell
 
 Verdict = Literal["holds", "gaps", "broken", "rejected", "compared", "untested", "failed"]
 FAILING = ("broken", "failed")
@@ -85,7 +85,7 @@ class TheoryRow(Record):
 class JudgedCell:
     """A cell beside the value of a bound on it."""
 
-    cell: Cell
+    cell: MeasuredCell
     quantity: str
     value: float
     measured: float
@@ -128,14 +128,14 @@ class BoundOnCells:
         return any(reason.startswith(RAISED) for reason in self.reasons)
 
 
-def judge(bounds: Iterable[type[Bound]], cells: Sequence[Cell], limits: LawLimits) -> list[TheoryRow]:
+def judge(bounds: Iterable[type[Bound]], cells: Sequence[MeasuredCell], limits: LawLimits) -> list[TheoryRow]:
     """Every bound on every cell: upper bounds first, then guarantees, exact curves and laws."""
     order = (Kind.UPPER, Kind.LOWER, Kind.EXACT, Kind.LAW)
     trials = [try_bound(bound(), cells) for bound in sorted(bounds, key=lambda b: (order.index(b.kind), b.name))]
     return [_law_row(trial, limits) if trial.bound.kind is Kind.LAW else _bound_row(trial) for trial in trials]
 
 
-def try_bound(bound: Bound, cells: Iterable[Cell]) -> BoundOnCells:
+def try_bound(bound: Bound, cells: Iterable[MeasuredCell]) -> BoundOnCells:
     """Evaluates a bound on every cell, with the reason where it cannot be compared."""
     judged: list[JudgedCell] = []
     reasons: Counter[str] = Counter()
@@ -155,7 +155,7 @@ def try_bound(bound: Bound, cells: Iterable[Cell]) -> BoundOnCells:
     return BoundOnCells(bound, n_cells, n_applies, tuple(judged), reasons)
 
 
-def _evaluate(bound: Bound, cell: Cell) -> BoundRecord | str:
+def _evaluate(bound: Bound, cell: MeasuredCell) -> BoundRecord | str:
     """The bound beside the measurement; an error of the bound's own code as text."""
     try:
         return compare([type(bound)], cell.task, cell.architecture, cell.load, cell.measured)[0]
@@ -163,7 +163,7 @@ def _evaluate(bound: Bound, cell: Cell) -> BoundRecord | str:
         return RAISED + " ".join(f"{type(error).__name__}: {error}".split())[:120]
 
 
-def _why_not(bound: Bound, cell: Cell, found: BoundRecord) -> str:
+def _why_not(bound: Bound, cell: MeasuredCell, found: BoundRecord) -> str:
     """Why a bound cannot be compared with a cell; empty where it can."""
     if found.value is None:
         return found.reason or "no reason given"
@@ -180,7 +180,7 @@ def _why_not(bound: Bound, cell: Cell, found: BoundRecord) -> str:
     return ""
 
 
-def _judged(bound: Bound, cell: Cell, found: BoundRecord) -> JudgedCell:
+def _judged(bound: Bound, cell: MeasuredCell, found: BoundRecord) -> JudgedCell:
     assert found.value is not None
     measured = cell.measured[found.quantity]
     is_beyond = _is_beyond(bound, cell, found, measured)
@@ -189,7 +189,7 @@ def _judged(bound: Bound, cell: Cell, found: BoundRecord) -> JudgedCell:
     return JudgedCell(cell, found.quantity, found.value, measured, is_beyond)
 
 
-def _is_beyond(bound: Bound, cell: Cell, found: BoundRecord, measured: float) -> bool:
+def _is_beyond(bound: Bound, cell: MeasuredCell, found: BoundRecord, measured: float) -> bool:
     """Whether a measurement is on the excluded side of an upper bound, or below a guarantee."""
     assert found.value is not None
     if bound.kind is Kind.UPPER:

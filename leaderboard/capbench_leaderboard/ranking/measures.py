@@ -15,7 +15,7 @@ BITS_PER_PARAMETER = "bits_per_parameter"
 
 
 @dataclass(frozen=True)
-class BitsPerParameter:
+class BitsEstimate:
     """Bits per parameter with the interval of the capacity; an open end is None."""
 
     value: float
@@ -33,10 +33,10 @@ def has_capacity(entry: BoardEntry) -> bool:
     )
 
 
-def bits_per_parameter(entry: BoardEntry) -> BitsPerParameter:
+def bits_per_parameter(entry: BoardEntry) -> BitsEstimate:
     """The record's value, and the interval of its capacity at the bits per fact of its estimate."""
     low, high = entry.result.capacity.ci_low, entry.result.capacity.ci_high
-    return BitsPerParameter(
+    return BitsEstimate(
         entry.result.bits_per_parameter,
         None if low is None else _rescale(entry, max(0.0, low)),
         None if high is None else _rescale(entry, high),

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from markupsafe import Markup, escape
 
-from capbench_leaderboard.table_rows import Cell, Column
+from capbench_leaderboard.table_rows import Column, TableCell
 
 ROWS_IN_PAGE = 50
 """Rows that the HTML contains; the script draws the others."""
@@ -22,7 +22,7 @@ class HtmlTable:
     id: str
     label: str
     columns: tuple[Column, ...]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[TableCell]]
 
     @property
     def is_slim(self) -> bool:
@@ -48,21 +48,21 @@ class HtmlTable:
         return embed_json([[_compact_cell(cell) for cell in row] for row in rest]) if rest else Markup("")
 
 
-def _class_attribute(column: Column, cell: Cell) -> str:
+def _class_attribute(column: Column, cell: TableCell) -> str:
     names = [name for name in (column.kind, "greyed" if cell.is_greyed else "") if name]
     return f' class="{" ".join(names)}"' if names else ""
 
 
-def _sort_attribute(cell: Cell) -> str:
+def _sort_attribute(cell: TableCell) -> str:
     return "" if _sorts_by_text(cell) else f' data-s="{_escape_text(str(cell.sort))}"'
 
 
-def _cell_html(cell: Cell) -> str:
+def _cell_html(cell: TableCell) -> str:
     text = _escape_text(cell.text)
     return f'<a href="{_escape_text(cell.href)}">{text}</a>' if cell.href else text
 
 
-def _compact_cell(cell: Cell) -> str | list[str | float | None]:
+def _compact_cell(cell: TableCell) -> str | list[str | float | None]:
     sort = None if _sorts_by_text(cell) else cell.sort
     if cell.is_greyed:
         return [cell.text, sort, cell.href, 1]
@@ -71,7 +71,7 @@ def _compact_cell(cell: Cell) -> str | list[str | float | None]:
     return cell.text if sort is None else [cell.text, sort]
 
 
-def _sorts_by_text(cell: Cell) -> bool:
+def _sorts_by_text(cell: TableCell) -> bool:
     """Whether the text is also the sort key, so that the key can be omitted."""
     return cell.sort is None or cell.text == str(cell.sort)
 

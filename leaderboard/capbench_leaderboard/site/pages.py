@@ -41,7 +41,7 @@ from capbench_leaderboard.table_rows import (
     FRONT_COLUMNS,
     OVERVIEW_COLUMNS,
     RANKED_COLUMNS,
-    Cell,
+    TableCell,
     front_cells,
     overview_cells,
     ranked_cells,
@@ -160,7 +160,7 @@ class SitePages:
         return PageSection("Records", "", HtmlTable("records", "Records", OVERVIEW_COLUMNS, rows), missing)
 
     @cached_property
-    def _overview_rows(self) -> list[tuple[BoardEntry, list[Cell]]]:
+    def _overview_rows(self) -> list[tuple[BoardEntry, list[TableCell]]]:
         """Every record as a row of the overview."""
         return [
             (row.entry, overview_cells(table.group, row, self.tasks[table.group.task], self.records[row.entry.path]))
@@ -169,8 +169,8 @@ class SitePages:
         ]
 
     @cached_property
-    def _by_architecture(self) -> Mapping[str, list[list[Cell]]]:
-        found: dict[str, list[list[Cell]]] = defaultdict(list)
+    def _by_architecture(self) -> Mapping[str, list[list[TableCell]]]:
+        found: dict[str, list[list[TableCell]]] = defaultdict(list)
         for entry, cells in self._overview_rows:
             found[entry.result.architecture.name].append(cells)
         return found
@@ -181,7 +181,7 @@ class SitePages:
         return {path: f"{root}{page}" for path, page in self.records.items()}
 
 
-def _one_folder_down(cell: Cell) -> Cell:
+def _one_folder_down(cell: TableCell) -> TableCell:
     """A cell with its link made relative to a page one folder down."""
     return cell._replace(href=f"../{cell.href}") if cell.href else cell
 

@@ -35,7 +35,7 @@ from capbench_leaderboard.record_text import (
 from capbench_leaderboard.site.curve_svg import curve_svg
 from capbench_leaderboard.site.html_table import HtmlTable, escape_json
 from capbench_leaderboard.site.pages import Chart
-from capbench_leaderboard.table_rows import Cell, Column
+from capbench_leaderboard.table_rows import Column, TableCell
 
 Facts = list[tuple[str, str]]
 BOUNDS = (
@@ -182,36 +182,36 @@ def _points(entry: BoardEntry, name: str, axis: str, metric: str) -> HtmlTable:
     columns = (Column(axis, "n"), Column("held", "n"), Column("trials", "n"), Column(f"mean {metric}", "n"))
     rows = [
         (
-            Cell(number(point.at), point.at),
-            Cell(str(point.held), point.held),
-            Cell(str(point.trials), point.trials),
-            Cell("–" if point.metric is None else f"{point.metric:.3f}", point.metric),
+            TableCell(number(point.at), point.at),
+            TableCell(str(point.held), point.held),
+            TableCell(str(point.trials), point.trials),
+            TableCell("–" if point.metric is None else f"{point.metric:.3f}", point.metric),
         )
         for point in entry.points
     ]
     return HtmlTable(f"{name}-points", "Trials at each load", columns, rows)
 
 
-def _reading(reading: Reading) -> tuple[Cell, ...]:
+def _reading(reading: Reading) -> tuple[TableCell, ...]:
     low, high = (number(end) if end is not None else "open" for end in (reading.ci_low, reading.ci_high))
     return (
-        Cell(plain_line(reading.note or reading.name)),
-        Cell(f"{SIGNS[reading.status]}{number(reading.estimate)} {reading.unit}", reading.estimate),
-        Cell(f"{low} to {high}", reading.ci_low),
+        TableCell(plain_line(reading.note or reading.name)),
+        TableCell(f"{SIGNS[reading.status]}{number(reading.estimate)} {reading.unit}", reading.estimate),
+        TableCell(f"{low} to {high}", reading.ci_low),
     )
 
 
-def _bound(bound: BoundRecord) -> tuple[Cell, ...]:
+def _bound(bound: BoundRecord) -> tuple[TableCell, ...]:
     ratio = f"constant {number(bound.constant)}" if bound.kind == "law" else number(bound.ratio)
     return (
-        Cell(plain_line(bound.id)),
-        Cell(plain_line(bound.quantity)),
-        Cell(kind_text(bound)),
-        Cell(number(bound.value), bound.value),
-        Cell(number(bound.measured), bound.measured),
-        Cell(ratio, bound.ratio),
-        Cell(bound.pedigree),
-        Cell(plain_line("; ".join(part for part in (bound.citation, bound.note) if part), MAX_FIELDS_LENGTH)),
+        TableCell(plain_line(bound.id)),
+        TableCell(plain_line(bound.quantity)),
+        TableCell(kind_text(bound)),
+        TableCell(number(bound.value), bound.value),
+        TableCell(number(bound.measured), bound.measured),
+        TableCell(ratio, bound.ratio),
+        TableCell(bound.pedigree),
+        TableCell(plain_line("; ".join(part for part in (bound.citation, bound.note) if part), MAX_FIELDS_LENGTH)),
     )
 
 
@@ -250,13 +250,13 @@ def _parts(result: Result, name: str) -> HtmlTable:
     return HtmlTable(f"{name}-parts", "Plugins that were used", PARTS, [_part(kind, ref) for kind, ref in parts])
 
 
-def _part(kind: str, ref: PluginRef) -> tuple[Cell, ...]:
+def _part(kind: str, ref: PluginRef) -> tuple[TableCell, ...]:
     params = ", ".join(f"{field}={json.dumps(value)}" for field, value in ref.params.items())
     return (
-        Cell(kind),
-        Cell(plain_line(ref.name)),
-        Cell(str(ref.version), ref.version),
-        Cell(plain_line(params, MAX_FIELDS_LENGTH)),
-        Cell(plain_line(ref.plugin)),
-        Cell(plain_line(ref.code_hash)),
+        TableCell(kind),
+        TableCell(plain_line(ref.name)),
+        TableCell(str(ref.version), ref.version),
+        TableCell(plain_line(params, MAX_FIELDS_LENGTH)),
+        TableCell(plain_line(ref.plugin)),
+        TableCell(plain_line(ref.code_hash)),
     )
