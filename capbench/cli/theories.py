@@ -13,7 +13,7 @@ from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
 
 if TYPE_CHECKING:
     from capbench.studies.theories.frozen import ScoreRow
-    from capbench.studies.theories.judge import TheoryRow
+    from capbench.studies.theories.judged import TheoryRow
 
 
 @click.command("theories")
@@ -76,7 +76,8 @@ def theories_command(
     from capbench.report.theories_text import score_text, theories_text
     from capbench.studies.theories.cells import measured_results, read_cells
     from capbench.studies.theories.frozen import freeze, new_cells, read_frozen, score, write_frozen
-    from capbench.studies.theories.judge import FAILING, LawLimits, judge
+    from capbench.studies.theories.judge import FAILING, judge
+    from capbench.studies.theories.judged import LawLimits
 
     if freeze_to and score_from:
         raise click.UsageError("--freeze writes predictions and --score scores them; give one of them")

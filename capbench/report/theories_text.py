@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from capbench.documents.text import fold, number, plain, table
 from capbench.studies.theories.cells import MeasuredCell
 from capbench.studies.theories.frozen import ScoreRow
-from capbench.studies.theories.judge import Contradiction, LawLimits, TheoryRow
+from capbench.studies.theories.judged import Contradiction, LawLimits, TheoryRow
 
 WIDTH = 80
 MAX_SHOWN = 6

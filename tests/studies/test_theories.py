@@ -16,7 +16,8 @@ from capbench.registry.registry import Provided, Registry, load_registry
 from capbench.report.theories_text import WIDTH, theories_text
 from capbench.studies.theories.cells import MeasuredCell, read_cells
 from capbench.studies.theories.frozen import freeze, new_cells, read_frozen, score, write_frozen
-from capbench.studies.theories.judge import LawLimits, TheoryRow, judge
+from capbench.studies.theories.judge import judge
+from capbench.studies.theories.judged import LawLimits, TheoryRow
 from tests.leaderboard.synthetic import SyntheticRecord, write_result
 
 WIDTHS = (4, 8, 16, 32)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -23,17 +24,28 @@ from capbench.studies.records import MISSING, PUBLISHED
 
 
 @dataclass(frozen=True)
-class MeasuredCell:
-    """One measured result, and what a bound is evaluated on."""
+class RecordedCell:
+    """One result, with the load at which bounds are evaluated and what was measured there."""
 
     result: Result
-    task: Task
-    architecture: Architecture
-    load: int
-    """The load at which bounds are evaluated: the capacity, or the load that was given."""
-    measured: dict[str, float]
-    created: str | None = None
-    """When the store got it, in UTC; None for a record file, which has no date."""
+
+    @cached_property
+    def at(self) -> tuple[int, dict[str, float]]:
+        """The load, which is the capacity or was given, and the measured values by quantity."""
+        result = self.result
+        held = [trial.load for trial in result.trials if trial.status is TrialStatus.HELD]
+        values = {**result.data, **result.metrics, "bits_per_parameter": result.bits_per_parameter}
+        return measured_values(result.capacity, result.protocol.at, values, max(held, default=None))
+
+    @property
+    def load(self) -> int:
+        """The load at which bounds are evaluated."""
+        return self.at[0]
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """What was measured there, by quantity."""
+        return self.at[1]
 
     @property
     def label(self) -> str:
@@ -61,6 +73,16 @@ class MeasuredCell:
         fields = [f"task.{n}={v}" for n, v in task.items()] + [f"arch.{n}={v}" for n, v in arch.items()]
         names = (result.task.name, result.architecture.name, result.solver.name, result.protocol.name)
         return " ".join([*names, result.capacity.kind, str(result.protocol.criterion), *fields])
+
+
+@dataclass(frozen=True)
+class MeasuredCell(RecordedCell):
+    """A result with the task and the architecture on which a bound is evaluated again."""
+
+    task: Task
+    architecture: Architecture
+    created: str | None = None
+    """When the store got it, in UTC; None for a record file, which has no date."""
 
 
 def measured_results(records: Path | None) -> Iterator[tuple[Result, str | None]]:
@@ -113,10 +135,7 @@ def _cell(result: Result, registry: Registry, created: str | None) -> MeasuredCe
     task = configure(registry.task(result.task.name), result.protocol.preset, result.task.params).plugin
     stated = result.architecture
     architecture = configure(registry.architecture(stated.name), result.protocol.preset, stated.params).plugin
-    held = [trial.load for trial in result.trials if trial.status is TrialStatus.HELD]
-    values = {**result.data, **result.metrics, "bits_per_parameter": result.bits_per_parameter}
-    load, measured = measured_values(result.capacity, result.protocol.at, values, max(held, default=None))
-    return MeasuredCell(result, task, architecture, load, measured, created)
+    return MeasuredCell(result, task, architecture, created)
 
 
 def _is_whole(value: JsonValue) -> bool:

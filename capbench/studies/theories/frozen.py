@@ -21,18 +21,9 @@ from capbench.errors import BadDocument, BadSetting
 from capbench.registry.provenance import code_hash
 from capbench.registry.registry import Provided
 from capbench.studies.theories.cells import MeasuredCell
-from capbench.studies.theories.judge import (
-    BoundOnCells,
-    Contradiction,
-    JudgedCell,
-    LawLimits,
-    geometric_mean,
-    judge,
-    rms,
-    series_name,
-    series_of,
-    try_bound,
-)
+from capbench.studies.theories.judge import judge, try_bound
+from capbench.studies.theories.judged import BoundOnCells, Contradiction, JudgedCell, LawLimits
+from capbench.studies.theories.laws import geometric_mean, rms, series_name, series_of
 
 
 class Prediction(Record):
