@@ -14,7 +14,7 @@ from capbench_plugins.attention import Maps, head_grid, heads_fit, init_scales
 from capbench_plugins.mha import RecallAttention
 from capbench_plugins.relations import RelationScores
 
-GROUP_SIZES = (2, 4)
+GROUP_SIZES = (2, 3, 4)
 """Query heads that share one head of keys and values, in the shapes of a parameter count."""
 
 
@@ -61,7 +61,7 @@ class Gqa(Architecture):
         return ("d_qk",) if isinstance(signature, Relation) else ("d_qk", "d_vo")
 
     def shapes(self, signature: Signature, n_parameters: int) -> Sequence[Gqa]:
-        """More or fewer groups of two or four heads, no wider than what they read, at several initial scales."""
+        """More or fewer groups of two to four heads, no wider than what they read, at several initial scales."""
         grid = head_grid(signature)
         grid = {"n_kv_heads": grid.pop("n_heads"), "heads_per_group": GROUP_SIZES, **grid}
         if not isinstance(signature, Lookup):
