@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from capbench.contract.architecture import Architecture
 from capbench.contract.task import Task
-from capbench.documents.result import Result, TrialStatus
+from capbench.documents.result import Result, Trial, TrialStatus
 from capbench.documents.strict_json import read_result
 from capbench.documents.text import number
 from capbench.errors import BadDocument, UserError
@@ -28,14 +28,15 @@ class RecordedCell:
     """One result, with the load at which bounds are evaluated and what was measured there."""
 
     result: Result
+    largest_held: int | None
+    """The largest load that any trial held; None where none did."""
 
     @cached_property
     def at(self) -> tuple[int, dict[str, float]]:
         """The load, which is the capacity or was given, and the measured values by quantity."""
         result = self.result
-        held = [trial.load for trial in result.trials if trial.status is TrialStatus.HELD]
         values = {**result.data, **result.metrics, "bits_per_parameter": result.bits_per_parameter}
-        return measured_values(result.capacity, result.protocol.at, values, max(held, default=None))
+        return measured_values(result.capacity, result.protocol.at, values, self.largest_held)
 
     @property
     def load(self) -> int:
@@ -57,7 +58,7 @@ class RecordedCell:
     @property
     def is_held(self) -> bool:
         """Whether any trial held its facts, so that a size is known to be enough for them."""
-        return any(trial.status is TrialStatus.HELD for trial in self.result.trials)
+        return self.largest_held is not None
 
     @property
     def is_estimated(self) -> bool:
@@ -73,6 +74,11 @@ class RecordedCell:
         fields = [f"task.{n}={v}" for n, v in task.items()] + [f"arch.{n}={v}" for n, v in arch.items()]
         names = (result.task.name, result.architecture.name, result.solver.name, result.protocol.name)
         return " ".join([*names, result.capacity.kind, str(result.protocol.criterion), *fields])
+
+
+def largest_held(trials: Iterable[Trial]) -> int | None:
+    """The largest load that any of the trials held; None where none did."""
+    return max((trial.load for trial in trials if trial.status is TrialStatus.HELD), default=None)
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,7 @@ def _cell(result: Result, registry: Registry, created: str | None) -> MeasuredCe
     task = configure(registry.task(result.task.name), result.protocol.preset, result.task.params).plugin
     stated = result.architecture
     architecture = configure(registry.architecture(stated.name), result.protocol.preset, stated.params).plugin
-    return MeasuredCell(result, task, architecture, created)
+    return MeasuredCell(result, largest_held(result.trials), task, architecture, created)
 
 
 def _is_whole(value: JsonValue) -> bool:

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from capbench.contract.bound import D_K, FACTS, Bound, Kind
-from capbench.documents.result import BoundRecord, Result
+from capbench.documents.result import BoundRecord
 from capbench.measure.theory import LARGEST_HELD, compare
 from capbench.studies.theories.cells import MeasuredCell, RecordedCell
 from capbench.studies.theories.judged import (
@@ -30,12 +30,11 @@ def judge(bounds: Iterable[type[Bound]], cells: Sequence[MeasuredCell], limits: 
     return _in_order((try_bound(bound(), cells) for bound in bounds), limits)
 
 
-def judge_recorded(results: Iterable[Result], limits: LawLimits) -> list[TheoryRow]:
+def judge_recorded(cells: Iterable[RecordedCell], limits: LawLimits) -> list[TheoryRow]:
     """The same from the values that documents state, without any plugin: a bound is known where a document names it."""
     found: dict[tuple[str, Kind], list[tuple[RecordedCell, BoundRecord]]] = defaultdict(list)
-    for result in results:
-        cell = RecordedCell(result)
-        for record in result.bounds:
+    for cell in cells:
+        for record in cell.result.bounds:
             found[record.id, Kind(record.kind)].append((cell, record))
     return _in_order((_on_cells(name, kind, pairs) for (name, kind), pairs in found.items()), limits)
 

@@ -12,6 +12,7 @@ from statistics import fmean, median_low
 from typing import NamedTuple
 
 from capbench.documents.result import Result, Trial, TrialStatus
+from capbench.studies.theories.cells import largest_held
 from capbench_leaderboard.ranking.comparison import TrialPrint, TrialPrints
 
 
@@ -43,6 +44,9 @@ class BoardEntry:
     """How many trials failed, and the error of the first; empty if none did."""
     steps_to_hold: int | None = None
     """Median steps of the trials that hold, at the largest load that at least half of them hold."""
+
+    largest_held: int | None = None
+    """The largest load that any trial held; None where none did."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -91,6 +95,7 @@ def make_entry(path: str, result: Result) -> BoardEntry:
         trials=json.dumps([_rounded(trial) for trial in rows], separators=(",", ":")),
         failures=_failures(result),
         steps_to_hold=_steps_to_hold(at_best_rate),
+        largest_held=largest_held(result.trials),
     )
 
 

@@ -26,6 +26,8 @@ from capbench_leaderboard.site.compare_page import compare_address, compare_scri
 from capbench_leaderboard.site.heat_table import heat_table
 from capbench_leaderboard.site.pages import Chart, Link, SitePages, bits_chart, front_chart, task_charts, with_pictures
 from capbench_leaderboard.site.record_page import record_page
+from capbench_leaderboard.site.theories_page import PAGE as THEORIES_PAGE
+from capbench_leaderboard.site.theories_page import theory_sections
 
 POLICY = (
     "default-src 'none'; script-src 'self' file:; style-src 'self' file: 'unsafe-inline'; img-src 'self' file: data:; "
@@ -53,6 +55,7 @@ def write_site(board: Board, folder: Path, pictures: Mapping[str, str], pool: Pr
     _write_assets(folder, pages, pictures)
     _write_overview(folder, pages, pictures)
     _write_compare(folder, pages)
+    _write_theories(folder, pages)
     _write_tasks(folder, pages, pictures)
     _write_architectures(folder, pages)
     _write_records(folder, pages, pool)
@@ -168,6 +171,11 @@ def _drawn(chart: Chart, pictures: Collection[str]) -> list[Chart]:
 def _write_compare(folder: Path, pages: SitePages) -> None:
     (folder / "assets" / "compare-data.js").write_text(compare_script(pages), encoding="utf-8")
     _render(folder, "compare.html", "compare.html.j2", {"title": "Compare architectures"})
+
+
+def _write_theories(folder: Path, pages: SitePages) -> None:
+    values = {"title": "Theories on trial", "sections": theory_sections(pages)}
+    _render(folder, THEORIES_PAGE, "theories.html.j2", values)
 
 
 def _charts(
