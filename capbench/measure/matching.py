@@ -83,6 +83,11 @@ def match_parameters(
     fields = [field for field in widths if field not in kept]
     if not fields and _is_near(task, architecture, target):
         return architecture
+    if not widths and type(architecture.plugin).shapes is not Architecture.shapes:
+        raise BadSetting(
+            f"{name} has no shape within {TOLERANCE:.0%} of {target:,} parameters on {task.name}; choose another size, "
+            "or set its fields with --set arch.FIELD=VALUE"
+        )
     if not widths:
         raise BadSetting(f"{name} names no width that --params could change on {task.name}; use --set arch.FIELD=VALUE")
     if not fields:
