@@ -82,7 +82,7 @@ def _range(row: TheoryRow) -> str:
 
 
 def _verdict(row: TheoryRow) -> str:
-    return f"{row.gaps} gaps" if row.verdict == "gaps" else row.verdict
+    return f"{row.gaps} gap{'s' * (row.gaps != 1)}" if row.verdict == "gaps" else row.verdict
 
 
 def _criterion(limits: LawLimits) -> str:

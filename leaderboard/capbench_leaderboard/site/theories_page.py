@@ -11,7 +11,7 @@ from capbench.studies.theories.cells import RecordedCell
 from capbench.studies.theories.judge import judge_recorded
 from capbench.studies.theories.judged import Contradiction, LawLimits, TheoryRow
 from capbench_leaderboard.ranking.entry import BoardEntry
-from capbench_leaderboard.record_text import plain_line
+from capbench_leaderboard.record_text import count_text, plain_line
 from capbench_leaderboard.site.html_table import HtmlTable
 from capbench_leaderboard.site.pages import PageSection, SitePages
 from capbench_leaderboard.table_rows import Column, TableCell
@@ -96,7 +96,7 @@ def _bound_cells(row: TheoryRow, source: BoundRecord) -> list[TableCell]:
         TableCell(row.kind),
         TableCell(number(row.judged), row.judged),
         *_ratio_cells(row),
-        TableCell(f"{row.gaps} gaps" if row.verdict == "gaps" else row.verdict),
+        TableCell(count_text(row.gaps, "gap") if row.verdict == "gaps" else row.verdict),
         TableCell(source.pedigree),
         _reason_cell(row),
     ]

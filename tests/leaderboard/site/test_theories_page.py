@@ -34,7 +34,7 @@ def test_a_record_beyond_an_upper_bound_is_broken_and_named(tmp_path: Path) -> N
 def test_training_below_a_guarantee_is_a_gap_and_no_violation(tmp_path: Path) -> None:
     write_result(tmp_path / "records" / "a.json", SyntheticRecord(capacity=12).result())
     text = page_text(tmp_path)
-    assert "1 gaps" in text
+    assert "1 gap " in text
     assert "training reached less than is guaranteed" in text
     assert "broken" not in text
 
