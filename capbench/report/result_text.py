@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
@@ -388,8 +389,8 @@ def next_steps(result: Result) -> list[str]:
     heads, width = params.get("n_heads"), params.get("d_qk")
     if result.capacity.kind == "largest_load" and isinstance(heads, int) and isinstance(width, int):
         if width % 2 == 0:
-            halves = f"--set arch.n_heads={heads * 2} --set arch.d_qk={width // 2}"
-            steps.append(f"{base} {halves}   # the same D_K in twice as many heads")
+            halves = with_fields(base, n_heads=heads * 2, d_qk=width // 2)
+            steps.append(f"{halves}   # the same D_K in twice as many heads")
         steps.append(
             f"{base} --minimize d_qk --at {max(1, round(result.capacity.estimate))}   # the least D_K that holds them"
         )
@@ -404,6 +405,13 @@ def next_steps(result: Result) -> list[str]:
         words = base.partition(" run ")[0]  # with the plugin files, one of which may have the bound
         steps.append(f"{words} describe {named}   # what the bound says, and its source")
     return steps
+
+
+def with_fields(command: str, **fields: int) -> str:
+    """The command with other values of fields of the architecture."""
+    for name, value in fields.items():
+        command = re.sub(rf" --set arch\.{name}=\S+", "", command) + f" --set arch.{name}={value}"
+    return command
 
 
 def readings_text(result: Result, fact: str) -> str:

@@ -10,7 +10,7 @@ from rich.console import Console
 from capbench.documents.result import RateWindow, Result
 from capbench.report import progress
 from capbench.report.progress import RunLog
-from capbench.report.result_text import answer_rows, result_text
+from capbench.report.result_text import answer_rows, next_steps, result_text
 from capbench.report.terminal import styled
 from tests.leaderboard.synthetic import SyntheticRecord
 
@@ -100,3 +100,13 @@ def test_a_log_says_compiling_once_and_has_a_heartbeat(monkeypatch: pytest.Monke
     listener.step(50, 1000, 7)
     listener.step(75, 1000, 7)
     assert log.getvalue().splitlines()[-1] == "step 50 of 1,000: 7 trials training, 1 ended, 1 of them held"
+
+
+def test_a_suggested_command_names_each_field_once(result: Result) -> None:
+    fields = result.architecture.model_copy(update={"params": {"n_heads": 8, "d_qk": 4}})
+    command = f"{result.command} --set arch.n_heads=8 --set arch.d_qk=4 --set arch.n_heads_total=1"
+    first = next_steps(result.model_copy(update={"architecture": fields, "command": command}))[0]
+    assert first.count("arch.n_heads=") == first.count("arch.d_qk=") == 1
+    assert "arch.n_heads=16" in first
+    assert "arch.d_qk=2" in first
+    assert "arch.n_heads_total=1" in first
