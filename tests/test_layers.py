@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,3 +25,14 @@ def test_built_ins_take_everything_from_the_package_root() -> None:
     for path in [*ROOT.glob("tasks/**/*.py"), *ROOT.glob("plugins/**/*.py")]:
         for line in path.read_text().splitlines():
             assert not line.startswith(("from capbench.", "import capbench.")), f"{path.name}: {line}"
+
+
+def test_names_that_torch_does_not_promise_stand_in_one_file() -> None:
+    """The next version of torch can then break one file, which says what it was tested with."""
+    private = re.compile(r"torch(\.\w+)*\._[a-z]\w*|\._(cdata|version)\b")
+    kept = ROOT / "capbench/engine/torch_private.py"
+    packages = ("capbench", "plugins", "tasks", "leaderboard")
+    sources = [path for package in packages for path in (ROOT / package).rglob("*.py") if path != kept]
+    found = {path.name: name.group() for path in sources if (name := private.search(path.read_text()))}
+    assert not found
+    assert private.search(kept.read_text())

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from capbench.contract.task import Problem, Task
+from capbench.engine.torch_private import tree_leaves, tree_map
 from capbench.engine.trials import Sampling, Setup, TrialSpec
 
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from capbench.contract.signatures import Signature
 from capbench.contract.task import Problem, Task
+from capbench.engine.torch_private import n_writes, tree_leaves
 from capbench.engine.trials import seeded
 from capbench.errors import ChangesInTraining, DeviceFailed, PluginMisbehaved
 
@@ -148,9 +148,9 @@ def checked_metrics(metrics: dict[str, Tensor], task: Task) -> dict[str, Tensor]
 def untouched(problem: Problem, weights: Tensor, names: str) -> Iterator[None]:
     """Raises PluginMisbehaved if code in this scope changes the facts or the weights in place."""
     watched = [*tree_leaves(problem), weights]
-    before = [tensor._version for tensor in watched]
+    before = [n_writes(tensor) for tensor in watched]
     yield
-    if [tensor._version for tensor in watched] != before:
+    if [n_writes(tensor) for tensor in watched] != before:
         raise PluginMisbehaved(f"{names} changed inputs or weights in place; work on a copy (tensor.clone())")
 
 

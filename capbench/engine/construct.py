@@ -6,7 +6,6 @@ import math
 
 import torch
 from torch.func import functional_call
-from torch.utils._pytree import tree_map
 
 from capbench.contract.solver import ConstructiveSolver
 from capbench.contract.task import Problem
@@ -15,6 +14,7 @@ from capbench.engine.cost import Cost
 from capbench.engine.devices import kept_as
 from capbench.engine.evaluation import OnProgress, OnTrials, analyse, finished_trial
 from capbench.engine.stack import make_module, make_problem, placed
+from capbench.engine.torch_private import tree_map
 from capbench.engine.trials import Setup, TrialGroup, TrialSpec
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_map
 
 from capbench.contract.architecture import Architecture
 from capbench.contract.signatures import Lookup
@@ -18,6 +17,7 @@ from capbench.contract.task import Problem, Task
 from capbench.documents.result import FACTS_HELD, Trial, TrialStatus
 from capbench.engine.devices import counting_dtype
 from capbench.engine.stack import Named, Stack
+from capbench.engine.torch_private import tree_map
 from capbench.engine.trials import Setup, Training, TrialSpec
 
 CHECK_EVERY = 25

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from torch.func import grad
-from torch.utils._pytree import tree_leaves, tree_map
 
 from capbench.contract.solver import GradientSolver
 from capbench.contract.task import Problem
@@ -28,6 +27,7 @@ from capbench.engine.codegen.recording import record
 from capbench.engine.codegen.source import DEPENDS_ON_SLOTS, FunctionSource, function_source
 from capbench.engine.codegen.values import CannotCompile
 from capbench.engine.stack import LaneFunctions, Stack, build_stack
+from capbench.engine.torch_private import tree_leaves, tree_map
 from capbench.engine.trials import Setup, TrialGroup, TrialSpec, join_groups
 
 TRACED_SLOTS = (37, 53, 61, 85)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from capbench.contract.solver import GradientSolver
 from capbench.contract.task import Problem
@@ -29,6 +28,7 @@ from capbench.engine.evaluation import (
 )
 from capbench.engine.lane_program import COUNTED, LaneProgram
 from capbench.engine.stack import Layout, Named, fixed_tensors, make_problem, make_start, placed
+from capbench.engine.torch_private import tree_leaves, tree_map
 from capbench.engine.trials import Setup, TrialGroup, TrialSpec
 
 CPU = torch.device("cpu")

@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from capbench.contract.solver import GradientSolver
 from capbench.engine.stack import Batched, build_stack
 from capbench.engine.step import Step
+from capbench.engine.torch_private import TorchDispatchMode, storage_id, tree_leaves
 from capbench.engine.trials import Setup, TrialGroup, TrialSpec
 
 SHARE = 0.5
@@ -173,7 +172,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _count(self, storage: torch.UntypedStorage) -> None:
-        address, size = storage._cdata, storage.nbytes()
+        address, size = storage_id(storage), storage.nbytes()
         if address in self._seen:
             return
         self._seen.add(address)

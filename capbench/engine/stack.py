@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.utils._pytree import tree_map
 
 from capbench.contract.signatures import Lookup
 from capbench.contract.solver import GradientSolver
@@ -26,6 +25,7 @@ from capbench.engine.checks import (
     untouched,
 )
 from capbench.engine.devices import kept_as
+from capbench.engine.torch_private import tree_map
 from capbench.engine.trials import Setup, TrialGroup, TrialSpec, seeded
 
 Named = dict[str, Tensor]

@@ -12,13 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._decomp import core_aten_decompositions, get_decompositions
 from torch.func import functionalize
 from torch.fx import Graph, Node
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from capbench.engine.codegen.values import CannotCompile
+from capbench.engine.torch_private import (
+    TorchDispatchMode,
+    core_aten_decompositions,
+    get_decompositions,
+    storage_id,
+    tree_leaves,
+    tree_map,
+)
 
 ATEN = torch.ops.aten
 DECOMPOSED = (
@@ -130,8 +135,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _memory(tensor: Tensor) -> int:
-    address: int = tensor.untyped_storage()._cdata
-    return address
+    return storage_id(tensor.untyped_storage())
 
 
 def _part(parts: Sequence[Any], number: int) -> Any:
