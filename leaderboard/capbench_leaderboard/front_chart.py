@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Mapping, Sequence
 
 from capbench.documents.colours import UNSETTLED_COLOUR, architecture_colour
@@ -21,6 +23,8 @@ from capbench_leaderboard.ranking.measures import has_capacity, pareto_front, tr
 from capbench_leaderboard.record_text import capacity_text, plain_line
 
 HEIGHT = 300
+LABEL_WIDTH, LABEL_HEIGHT = 0.15, 0.07
+"""What the name of an architecture takes of the plot, as shares of the ranges of the axes."""
 
 
 def front_data(entries: Sequence[BoardEntry], links: Mapping[str, str]) -> Datasets:
@@ -28,17 +32,41 @@ def front_data(entries: Sequence[BoardEntry], links: Mapping[str, str]) -> Datas
     front = {entry.path for entry in pareto_front(entries)}
     drawn = [entry for entry in entries if has_capacity(entry) and training_cost(entry)]
     rows = [_row(entry, links, entry.path in front) for entry in drawn]
-    best = {row["architecture"]: row for row in sorted(rows, key=_capacity_of) if row["front"]}
+    front_rows = [row for row in rows if row["front"]]
     return {
         "rows": rows,
         "others": [row for row in rows if not row["front"]],
-        "front": [row for row in rows if row["front"]],
-        "labels": list(best.values()),
+        "front": front_rows,
+        "labels": _labels(front_rows, _log_range(rows, "cost"), _log_range(rows, "capacity")),
     }
 
 
-def _capacity_of(row: ChartRow) -> float:
-    return float(row["capacity"] or 0)
+def _labels(rows: Sequence[ChartRow], width: float, height: float) -> list[ChartRow]:
+    """One row per label, at the largest model of each architecture; names that would overlap share a label."""
+    largest = {row["architecture"]: row for row in sorted(rows, key=lambda row: _log(row, "capacity"))}
+    labels: list[ChartRow] = []
+    for row in reversed(largest.values()):
+        near = (label for label in labels if _overlap(label, row, width, height))
+        if label := next(near, None):
+            label["architecture"] = f"{label['architecture']}, {row['architecture']}"
+        else:
+            labels.append({**row})
+    return labels
+
+
+def _overlap(one: ChartRow, other: ChartRow, width: float, height: float) -> bool:
+    across = abs(_log(one, "cost") - _log(other, "cost")) / width
+    up = abs(_log(one, "capacity") - _log(other, "capacity")) / height
+    return across < LABEL_WIDTH and up < LABEL_HEIGHT
+
+
+def _log_range(rows: Sequence[ChartRow], field: str) -> float:
+    values = [_log(row, field) for row in rows] or [0.0]
+    return max(values) - min(values) or 1.0
+
+
+def _log(row: ChartRow, field: str) -> float:
+    return math.log(max(float(row[field] or 0), sys.float_info.min))
 
 
 def _row(entry: BoardEntry, links: Mapping[str, str], is_on_front: bool) -> ChartRow:

@@ -36,7 +36,7 @@ How many facts each architecture holds, per parameter and with its uncertainty. 
 """
 OVERVIEW = "overview.svg"
 CAPTION = """\
-In the table above, each cell has half the width of its 95 % interval, and a bar that shows it. In the charts below,
+In the picture above, each cell has half the width of its 95 % interval, and a bar that shows it. In the charts below,
 bands are 95 % intervals, and dashed lines are what theorems guarantee, what explicit weights reach (*constructed*),
 what is impossible beyond, and laws; an arrow says that only one side is known. What is grey is not settled. An
 architecture has one colour everywhere, a family one symbol: ● attention, ■ recurrence, ▲ mlp, ◆ memory.

@@ -121,6 +121,13 @@ def test_names_of_lines_that_end_close_together_are_moved_apart() -> None:
     assert min(b - a for a, b in pairwise(heights)) > 0.95 * gap
 
 
+def test_architectures_at_one_place_of_the_front_share_a_label() -> None:
+    smaller, cheaper = entry("mha", tier=512, steps=300), entry("headsplit")
+    entries = [smaller, cheaper, entry("gqa", tier=4096, capacity=100, steps=1000)]
+    labels = front_data(entries, {})["labels"]
+    assert sorted(sorted(str(row["architecture"]).split(", ")) for row in labels) == [["gqa"], ["headsplit", "mha"]]
+
+
 def test_a_line_that_ends_early_has_its_name_where_it_ends() -> None:
     labels = bits_data([entry("mha"), entry("mha", 4096), entry("mlp")], {})["labels"]
     assert {row["architecture"]: row["parameters"] for row in labels} == {"mha": 4103, "mlp": 1031}
