@@ -45,7 +45,7 @@ def test_what_cannot_be_matched_is_refused_with_the_nearest(capbench) -> None:
     assert "mha cannot come within 5% of 40 parameters on rgr" in got.err
     assert "n_heads=1 gives" in got.err
     floor = capbench("run", "--task", "rgr", "--arch", "bilinear", "--preset", "smoke", "--params", "4k")
-    assert "bilinear names no width that --params could change on rgr" in floor.err
+    assert "bilinear has no shape within 5% of 4,000 parameters on rgr" in floor.err
 
 
 def test_a_run_can_match_another_architecture_and_says_what_it_chose(capbench) -> None:
