@@ -28,7 +28,8 @@ def bounds_command(ctx: click.Context, at: int | None, as_json: bool) -> None:
         registry = plugins.load()
         request = build_request(typed_options(ctx).replaced(at=at), registry)
         bounds = [provided.cls for provided in registry.bounds.values()]
-        records = compare(bounds, request.task.plugin, request.architecture.plugin, at, {})
+        with registry.bound_calls():
+            records = compare(bounds, request.task.plugin, request.architecture.plugin, at, {})
     if as_json:
         click.echo(as_json_text(records))
         return

@@ -20,7 +20,7 @@ def check_command(ctx: click.Context, target: str, no_compile: bool, as_json: bo
     from capbench.conformance.check import report_text
     from capbench.conformance.kit import check_target
     from capbench.documents.text import as_json_text
-    from capbench.registry.registry import PluginWarning
+    from capbench.registry.containment import PluginWarning
 
     plugins: PluginOptions = ctx.obj
     with plugins_print_to_stderr(), warnings.catch_warnings():

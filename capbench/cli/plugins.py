@@ -16,7 +16,7 @@ from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
 def plugins_command(plugins: PluginOptions, as_json: bool, with_traceback: bool) -> None:
     """Show installed plugins, who provides them, and which failed to load and why."""
     from capbench.documents.text import as_json_text
-    from capbench.registry.registry import PluginWarning
+    from capbench.registry.containment import PluginWarning
     from capbench.report.catalogue import installed_text, list_installed
 
     with plugins_print_to_stderr(), warnings.catch_warnings():  # the output of this command reports the failures

@@ -93,18 +93,19 @@ def theories_command(
         chosen = [each for name, each in registry.bounds.items() if name in bounds or not bounds]
         cells, left_out = read_cells(measured_results(records), registry, task, arch)
         rows: Sequence[TheoryRow | ScoreRow]
-        if score_from:
-            frozen = read_frozen(score_from)
-            cells = new_cells(frozen, cells)
-            rows = scored = score(frozen, registry.bounds, cells, bounds)
-            text = score_text(scored, len(cells), frozen.frozen)
-        else:
-            rows = judged = judge([each.cls for each in chosen], cells, limits)
-            text = theories_text(judged, cells, left_out, limits)
-        if freeze_to:
-            made = freeze([each.cls for each in chosen], cells, limits)
-            write_frozen(freeze_to, made)
-            click.echo(f"frozen: {freeze_to}, {made.frozen}, sha256 {made.hash}", err=True)
+        with registry.bound_calls():
+            if score_from:
+                frozen = read_frozen(score_from)
+                cells = new_cells(frozen, cells)
+                rows = scored = score(frozen, registry.bounds, cells, bounds)
+                text = score_text(scored, len(cells), frozen.frozen)
+            else:
+                rows = judged = judge([each.cls for each in chosen], cells, limits)
+                text = theories_text(judged, cells, left_out, limits)
+            if freeze_to:
+                made = freeze([each.cls for each in chosen], cells, limits)
+                write_frozen(freeze_to, made)
+                click.echo(f"frozen: {freeze_to}, {made.frozen}, sha256 {made.hash}", err=True)
     click.echo(as_json_text(rows) if as_json else text)
     own = {each.cls.name for each in chosen if each.cls.name in bounds or each.provenance.is_file}
     against = [row for row in rows if row.verdict in FAILING or (row.verdict == "rejected" and row.bound in own)]

@@ -14,7 +14,7 @@ from capbench.contract.architecture import Architecture
 from capbench.contract.bound import FACTS, Bound, BoundValue, ExactBound, Kind, Pedigree
 from capbench.contract.task import Task
 from capbench.errors import BadSetting, NotApplicable
-from capbench.registry.registry import OWN_DISTRIBUTION
+from capbench.registry.provenance import OWN_DISTRIBUTION
 from capbench.registry.settings import Configured
 
 Pair = tuple[Configured[Task], Configured[Architecture]]

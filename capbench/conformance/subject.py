@@ -21,7 +21,8 @@ from capbench.contract.task import Problem, Task
 from capbench.engine.stack import Stack, build_stack
 from capbench.engine.trials import Setup, Training, TrialGroup, TrialSpec, seeded
 from capbench.errors import CannotConstruct, NotApplicable, UnsupportedSignature
-from capbench.registry.registry import HOOKS, OWN_DISTRIBUTION, Provided, Registry
+from capbench.registry.provenance import OWN_DISTRIBUTION
+from capbench.registry.registry import HOOKS, Provided, Registry
 from capbench.registry.settings import Configured, configure
 
 P = TypeVar("P", bound=Plugin)

@@ -96,15 +96,16 @@ class Stack:
 def make_problem(setup: Setup, trial: TrialSpec, slots: int) -> Problem:
     """A trial's facts, determined by its data seed."""
     generator = torch.Generator().manual_seed(setup.data_seed(trial))
-    return checked_problem(setup.task.plugin.problem(trial.load, slots, generator), setup.task.plugin, slots)
+    with setup.task.contained():
+        problem = setup.task.plugin.problem(trial.load, slots, generator)
+    return checked_problem(problem, setup.task.plugin, slots)
 
 
 def make_module(setup: Setup, trial: TrialSpec) -> nn.Module:
     """A trial's freshly initialised model, determined by its init seed."""
-    with seeded(setup.init_seed(trial)):
-        return checked_module(
-            setup.architecture.plugin.build(setup.task.plugin.signature), setup.architecture.plugin.name
-        )
+    with setup.architecture.contained(), seeded(setup.init_seed(trial)):
+        module = setup.architecture.plugin.build(setup.task.plugin.signature)
+    return checked_module(module, setup.architecture.plugin.name)
 
 
 def make_start(setup: Setup, trial: TrialSpec, problem: Problem) -> nn.Module:
@@ -116,7 +117,8 @@ def make_start(setup: Setup, trial: TrialSpec, problem: Problem) -> nn.Module:
     module = module.to(dtype=kept_as(setup.training.dtype))
     drawn: Problem = tree_map(placed(setup, torch.device("cpu")), problem)
     generator = torch.Generator().manual_seed(setup.init_seed(trial))
-    found = solver.start(setup.task.plugin, setup.architecture.plugin, module, drawn, trial.load, generator)
+    with setup.solver.contained():
+        found = solver.start(setup.task.plugin, setup.architecture.plugin, module, drawn, trial.load, generator)
     module.load_state_dict(checked_start(found, module, solver.name), strict=False)
     return module
 

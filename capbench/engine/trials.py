@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 
 import torch
+from torch import nn
 
 from capbench.contract.architecture import Architecture
 from capbench.contract.plugin import Plugin
@@ -80,8 +81,7 @@ class Setup:
 
     def _layout(self) -> Layout:
         """The names and shapes of the trained parameters, in their order."""
-        with seeded(0):
-            module = self.architecture.plugin.build(self.task.plugin.signature)
+        module = self._any_module()
         return tuple((name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad)
 
     @property
@@ -139,8 +139,7 @@ class Setup:
     @cached_property
     def tensor_shapes(self) -> str:
         """The shapes of a module's parameters and buffers in their order, as text."""
-        with seeded(0):
-            module = self.architecture.plugin.build(self.task.plugin.signature)
+        module = self._any_module()
         tensors = (*module.parameters(), *module.buffers())
         return " ".join("x".join(map(str, tensor.shape)) for tensor in tensors)
 
@@ -154,8 +153,12 @@ class Setup:
         """Whether the architecture's module scores a whole grid of inputs at once on this task."""
         if not self.n_combinations:
             return False
-        with seeded(0):
-            return hasattr(self.architecture.plugin.build(self.task.plugin.signature), "forward_grid")
+        return hasattr(self._any_module(), "forward_grid")
+
+    def _any_module(self) -> nn.Module:
+        """A module of the pair, to see what its models are like."""
+        with self.architecture.contained(), seeded(0):
+            return self.architecture.plugin.build(self.task.plugin.signature)
 
 
 @dataclass(frozen=True)

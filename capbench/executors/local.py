@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,7 @@ from capbench.engine.trials import TrialGroup, TrialSpec
 from capbench.errors import TrialTimedOut, UserError
 from capbench.executors.deadline import Deadline
 from capbench.executors.target import TRIAL_TIMEOUT
+from capbench.registry.containment import contained_calls
 
 TIMEOUT_SHRINK = 2 / 3
 """Timeout factor per halving: one hanging trial costs at most three timeouts, however many lanes."""
@@ -87,7 +89,7 @@ class LocalExecutor:
     def _estimated(self, group: TrialGroup) -> int:
         """How many lanes should fit; DoesNotFit where the smallest group would not."""
         try:
-            with Deadline(self._timeout).watching():
+            with _contained(group), Deadline(self._timeout).watching():
                 return lanes_that_fit(group.setup, group.slots, self._device)
         except DoesNotFit:
             raise
@@ -134,7 +136,7 @@ class LocalExecutor:
                 on_progress(step, n_alive)
 
         try:
-            with deadline.watching():
+            with _contained(group), deadline.watching():
                 if isinstance(group.setup.solver.plugin, GradientSolver):
                     cost.add(train_group(group, self._device, report, progress))
                 else:
@@ -157,6 +159,11 @@ class LocalExecutor:
         """Adds to the time lost to timeouts; True once it is too much."""
         self._waited += timeout
         return self._waited >= MAX_TIMEOUTS_WAITED * self._timeout
+
+
+def _contained(group: TrialGroup) -> AbstractContextManager[None]:
+    """A scope for a group: what its plugins change of the process does not reach the next group."""
+    return contained_calls(plugin.provenance for plugin in group.setup.plugins)
 
 
 def failed_trial(group: TrialGroup, trial: TrialSpec, error: str) -> Trial:

@@ -47,12 +47,13 @@ def document(session: Session, constructed: Session | None, wall_seconds: float)
     n_parameters = _parameters_at(session, capacity)
     bits = summary.metrics.get(BITS, 0.0)
     values = {**summary.data, **summary.metrics, "bits_per_parameter": bits / n_parameters}
-    bounds = compare(
-        [provided.cls for provided in session.registry.bounds.values()],
-        task,
-        architecture,
-        *measured_values(capacity, session.protocol.at, values, summary.largest_held),
-    )
+    with session.registry.bound_calls():
+        bounds = compare(
+            [provided.cls for provided in session.registry.bounds.values()],
+            task,
+            architecture,
+            *measured_values(capacity, session.protocol.at, values, summary.largest_held),
+        )
     return Result(
         run_id=_run_id(session),
         command=command(session.request),

@@ -21,6 +21,7 @@ from capbench.measure.matching import build_module, count_parameters, count_trai
 from capbench.measure.options import RunOptions
 from capbench.measure.presets import Preset, preset_named
 from capbench.measure.protocols import TrainingProtocol, protocol_named
+from capbench.registry.containment import contained_calls
 from capbench.registry.registry import Registry
 from capbench.registry.settings import Configured, configure, parse_settings
 
@@ -54,9 +55,11 @@ class Request:
         target = self.options.target
         if target.executor == "local":  # what a cluster has is checked when it is opened
             check_precision(self.options.dtype or "float32", resolve_device(target.device))
-        module = build_module(self.task.plugin, self.architecture.plugin)
-        object.__setattr__(self, "n_parameters", count_trained(module))
-        object.__setattr__(self, "protocol", _protocol(self, module))
+        with contained_calls(plugin.provenance for plugin in self.plugins):
+            with self.architecture.contained():
+                module = build_module(self.task.plugin, self.architecture.plugin)
+            object.__setattr__(self, "n_parameters", count_trained(module))
+            object.__setattr__(self, "protocol", _protocol(self, module))
 
     @property
     def plugins(self) -> tuple[Configured[Task], Configured[Architecture], Configured[Solver]]:
@@ -84,9 +87,12 @@ def build_request(options: RunOptions, registry: Registry) -> Request:
         )
     architecture = configure(registry.architecture(options.arch), preset.name, overrides["arch"])
     solver_fields = {**training.solver_fields(options.arch), **overrides["solver"]}
-    shapes = _shapes(options, registry, task, architecture, overrides["arch"])
+    with task.contained(), architecture.contained():
+        shapes = _shapes(options, registry, task, architecture, overrides["arch"])
+        if not (shapes or options.minimize):
+            task = task.replaced(**task.plugin.follow(architecture.plugin))
     return Request(
-        task=task if shapes or options.minimize else task.replaced(**task.plugin.follow(architecture.plugin)),
+        task=task,
         architecture=shapes[0] if shapes else architecture,
         solver=configure(registry.solver(options.solver), preset.name, solver_fields),
         options=options.replaced(rates=tuple(sorted(dict.fromkeys(options.rates)))),

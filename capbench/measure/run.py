@@ -184,7 +184,8 @@ def search_plan(request: Request, registry: Registry) -> SearchPlan:
         around = (float(axis.low), float(min(4 * present, axis.high)))
     else:
         bounds = [provided.cls for provided in registry.bounds.values()]
-        around = bracket(bounds, request.task.plugin, request.architecture.plugin)
+        with registry.bound_calls():
+            around = bracket(bounds, request.task.plugin, request.architecture.plugin)
     return SearchPlan(
         axis=axis,
         bracket=around,

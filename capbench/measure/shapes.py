@@ -161,7 +161,9 @@ def _plan(session: Session, typical: Request) -> SearchPlan:
 def _expected(session: Session, typical: Request) -> tuple[float, float]:
     """Where theory expects the capacity, where that is a wide range the likely part of it: few trials go far."""
     task = typical.task.plugin
-    low, high = bracket([each.cls for each in session.registry.bounds.values()], task, typical.architecture.plugin)
+    bounds = [each.cls for each in session.registry.bounds.values()]
+    with session.registry.bound_calls():
+        low, high = bracket(bounds, task, typical.architecture.plugin)
     signature = task.signature
     n_answers = signature.output_shape(1)[-1] if signature.has_slots else 1
     if n_answers > 1:

@@ -1,4 +1,4 @@
-"""Containment: what a plugin does to the process while it is loaded does not reach the results of another one."""
+"""Containment: what a plugin does to the process, loaded or called, does not reach the results of another one."""
 
 from __future__ import annotations
 
@@ -8,20 +8,30 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
+
+from capbench.registry.provenance import OWN_DISTRIBUTION, Provenance
 
 LOAD_SECONDS = 60.0
 """Longest time that loading one plugin may take; the libraries that it imports included."""
 MAX_OUTPUT = 2000
 """Characters of what a plugin prints while it is loaded that are shown."""
 ABSENT = object()
+OWN_PREFIX = "capbench"
+"""How packages are named whose functions no plugin may replace: capbench, its plugins and its leaderboard."""
 EXITS = ("_exit", "abort", "execv", "execve")
 """Functions of `os` that end the program at once, without a word."""
+
+
+class PluginWarning(UserWarning):
+    """A plugin could not be loaded, or changed the process; the others still work."""
 
 
 class PluginLeaks(RuntimeError):
@@ -41,26 +51,67 @@ class Setting:
     restore: Callable[[Any], object]
 
 
-@contextmanager
-def contained() -> Iterator[list[str]]:
-    """A scope for loading a plugin; yields a list that afterwards names what it changed and was restored.
+@dataclass
+class Changes:
+    """What was changed within a scope, and put back at its end."""
 
-    Raises PluginLeaks where it replaced functions of torch, LoadTimedOut after LOAD_SECONDS.
+    settings: list[str] = field(default_factory=list)
+    functions: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def contained() -> Iterator[Changes]:
+    """A scope for loading a plugin; what it changed is put back and named in what this yields, when the scope ends.
+
+    Raises PluginLeaks where it replaced functions of torch or capbench, LoadTimedOut after LOAD_SECONDS.
     """
-    settings, changed = _settings(), list[str]()
+    with _restored() as changes, _time_limit(LOAD_SECONDS), _no_exit(), _bounded_output():
+        yield changes
+    if changes.functions:
+        raise PluginLeaks(f"it replaces {_first(changes.functions)}, which other plugins use; derive from it instead")
+
+
+@contextmanager
+def contained_calls(origins: Iterable[Provenance]) -> Iterator[None]:
+    """A scope for calls of plugins: what they change is put back, with a warning that names those not of capbench."""
+    foreign = {origin for origin in origins if origin.distribution != OWN_DISTRIBUTION}
+    if not foreign:  # capbench's own are trusted
+        yield
+        return
+    changes = Changes()
+    try:
+        with _restored() as changes:
+            yield
+    finally:
+        changed = [*changes.settings, *changes.functions]
+        if changed:
+            named = " or ".join(sorted(f"plugin {origin.entry_point!r} of {origin}" for origin in foreign))
+            warnings.warn(
+                f"{named} changed {_first(changed)} while it was called; that was undone, because it would change "
+                "the results of other plugins",
+                PluginWarning,
+                stacklevel=3,
+            )
+
+
+@contextmanager
+def _restored() -> Iterator[Changes]:
+    """A scope after which settings and functions are as they were before."""
+    settings, changes = _settings(), Changes()
     before = {setting.name: setting.read() for setting in settings}
     functions = _functions()
     try:
-        with _time_limit(LOAD_SECONDS), _no_exit(), _bounded_output():
-            yield changed
+        yield changes
     finally:
         for setting in settings:
             if not _is_same(setting.read(), before[setting.name]):
                 setting.restore(before[setting.name])
-                changed.append(setting.name)
-        patched = _restore_functions(functions)
-    if patched:
-        raise PluginLeaks(f"it replaces {', '.join(patched[:3])}, which other plugins use; derive from it instead")
+                changes.settings.append(setting.name)
+        changes.functions.extend(_restore_functions(functions))
+
+
+def _first(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _settings() -> list[Setting]:
@@ -75,6 +126,7 @@ def _settings() -> list[Setting]:
         Setting("torch's default device", torch.get_default_device, _set_default_device),
         Setting("torch's threads", torch.get_num_threads, torch.set_num_threads),
         Setting("torch's determinism", torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+        Setting("torch's autocast", _autocast, _set_autocast),
         Setting("torch's gradients", torch.is_grad_enabled, torch.set_grad_enabled),
         Setting("torch's matmul precision", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
         Setting("torch's seed", torch.get_rng_state, torch.set_rng_state),
@@ -94,6 +146,18 @@ def _set_numpy_state(state: tuple[Any, ...]) -> None:
     numpy.random.set_state((state[0], numpy.frombuffer(state[1], numpy.uint32), *state[2:]))
 
 
+def _autocast() -> bool:
+    import torch
+
+    return torch.is_autocast_enabled("cpu")
+
+
+def _set_autocast(is_enabled: bool) -> None:
+    import torch
+
+    torch.set_autocast_enabled("cpu", is_enabled)
+
+
 def _set_default_device(device: Any) -> None:
     import torch
 
@@ -111,21 +175,60 @@ def _set_environment(before: Mapping[str, str]) -> None:
     os.environ.update(before)
 
 
-def _functions() -> dict[tuple[Any, str], Any]:
-    """The functions of torch that models, tasks and the engine call."""
+Place = tuple[Any, str]
+"""A module or class, and the name of one of its functions."""
+
+
+def _functions() -> dict[Place, Any]:
+    """The functions of torch and capbench that models, tasks and the engine call, and those of built-in plugins."""
+    own = {(owner, name): vars(owner)[name] for owner, name in _torch_places()}
+    # What a class inherits may be hidden by a function of its own.
+    inherited = dict.fromkeys(_inherited_places(), ABSENT)
+    return own | inherited | _capbench_functions()
+
+
+@cache
+def _torch_places() -> tuple[Place, ...]:
+    import torch
+    from torch import nn
+
+    modules = (torch, nn, nn.functional, nn.init, torch.linalg, torch.special, torch.fft, torch.func)
+    layers = {value for value in vars(nn).values() if isinstance(value, type)}
+    owners: tuple[Any, ...] = (*modules, torch.Tensor, *layers)
+    return tuple((owner, name) for owner in owners for name, value in vars(owner).items() if callable(value))
+
+
+@cache
+def _inherited_places() -> tuple[Place, ...]:
     import torch
 
-    owners: tuple[Any, ...] = (torch, torch.Tensor, torch.nn, torch.nn.functional, torch.nn.Module, torch.linalg)
-    own = {(owner, name): value for owner in owners for name, value in vars(owner).items() if callable(value)}
-    # What a class inherits may be hidden by a function of its own.
-    inherited = {(torch.Tensor, name): ABSENT for name in dir(torch.Tensor) if name not in vars(torch.Tensor)}
-    return own | inherited
+    return tuple((torch.Tensor, name) for name in dir(torch.Tensor) if name not in vars(torch.Tensor))
 
 
-def _restore_functions(before: Mapping[tuple[Any, str], Any]) -> list[str]:
+def _capbench_functions() -> dict[Place, Any]:
+    """Functions and methods of capbench and its plugins, as far as they are imported."""
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith(OWN_PREFIX) and module]
+    classes = [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    ]
+    kinds = (FunctionType, classmethod, staticmethod, property)
+    return {
+        (owner, name): value
+        for owner in (*modules, *classes)
+        for name, value in vars(owner).items()
+        if isinstance(value, kinds)
+    }
+
+
+def _restore_functions(before: Mapping[Place, Any]) -> list[str]:
     """Puts back the functions that were replaced, and returns their names."""
     now = {(owner, name): vars(owner).get(name, ABSENT) for owner, name in before}
-    patched = [place for place, value in before.items() if now[place] is not value and not _is_of_torch(now[place])]
+    patched = [
+        place for place, value in before.items() if now[place] is not value and not _is_by_compiler(now[place], value)
+    ]
     for owner, name in patched:
         if before[owner, name] is ABSENT:
             delattr(owner, name)
@@ -134,12 +237,14 @@ def _restore_functions(before: Mapping[tuple[Any, str], Any]) -> list[str]:
     return [f"{getattr(owner, '__name__', owner)}.{name}" for owner, name in patched]
 
 
-def _is_of_torch(function: Any) -> bool:
-    """Whether the code of a function is torch's own: its compiler wraps some functions when it is first imported."""
+def _is_by_compiler(function: Any, before: Any) -> bool:
+    """Whether torch's compiler has wrapped a function, as it does with some when it is first imported or used."""
     import torch
 
-    code = getattr(function, "__code__", None)
-    return code is not None and Path(code.co_filename).is_relative_to(Path(str(torch.__file__)).parent)
+    code, folder = getattr(function, "__code__", None), Path(str(torch.__file__)).parent
+    path = Path(code.co_filename) if code is not None else Path()
+    is_of_compiler = path == folder / "_compile.py" or path.is_relative_to(folder / "_dynamo")
+    return is_of_compiler and getattr(function, "__wrapped__", before) is before
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+OWN_DISTRIBUTION = "capbench"
 OUTSIDE_PACKAGES = {"capbench", "pydantic", "builtins", "abc", "typing"}
 """Packages left out of a code hash; the core is covered by ENGINE_VERSION."""
 IGNORED_FIELDS = {"ctx", "kind", "type_comment"}

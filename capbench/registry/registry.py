@@ -26,12 +26,11 @@ from capbench.contract.plugin import Plugin
 from capbench.contract.solver import Solver
 from capbench.contract.task import Task
 from capbench.errors import BadPluginFile, BadSetting, PluginFailed, UnknownName
-from capbench.registry.containment import LoadTimedOut, contained
+from capbench.registry.containment import Changes, LoadTimedOut, PluginWarning, contained, contained_calls
 from capbench.registry.plugin_file import class_provenance, file_provenance, load_file
-from capbench.registry.provenance import Provenance
+from capbench.registry.provenance import OWN_DISTRIBUTION, Provenance
 
 GROUP = "capbench"
-OWN_DISTRIBUTION = "capbench"
 HOOKS: Mapping[str, type[Plugin]] = {
     "capbench_tasks": Task,
     "capbench_architectures": Architecture,
@@ -44,10 +43,6 @@ REQUIRED: Mapping[type[Plugin], tuple[str, ...]] = {
 NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
 
 P = TypeVar("P", bound=Plugin)
-
-
-class PluginWarning(UserWarning):
-    """A plugin could not be loaded; the others still work."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +153,10 @@ class Registry:
                     kept.add(hook, provided.cls, provided.provenance)
         return kept
 
+    def bound_calls(self) -> AbstractContextManager[None]:
+        """A scope for evaluating bounds: what they change of the process is put back, with a warning."""
+        return contained_calls(provided.provenance for provided in self.bounds.values())
+
     def of_hook(self, hook: str) -> Mapping[str, Provided[Any]]:
         """The plugins that a hook provides, by name."""
         return self._by_hook()[hook]
@@ -224,19 +223,20 @@ def _load(
 ) -> LoadFailure | None:
     """Imports one plugin and adds its classes, all or none; returns what went wrong."""
     # capbench's own are trusted, and load faster without.
-    scope: AbstractContextManager[list[str]] = (
-        nullcontext([]) if provenance.distribution == OWN_DISTRIBUTION else contained()
+    scope: AbstractContextManager[Changes] = (
+        nullcontext(Changes()) if provenance.distribution == OWN_DISTRIBUTION else contained()
     )
     try:
-        with scope as changed:
+        with scope as changes:
             with _observed(f"import {provenance.module}", provenance, observer) as returned:
                 plugin = load()
                 returned.append(getattr(plugin, "__name__", type(plugin).__name__))
             offers = collect(plugin, provenance, observer)
-        if changed:
+        if changes.settings:
+            changed = ", ".join(changes.settings)
             warnings.warn(
-                f"plugin {provenance.entry_point!r} of {provenance} changed {', '.join(changed)} while it was loaded; "
-                "that was undone, because it would change the results of other plugins",
+                f"plugin {provenance.entry_point!r} of {provenance} changed {changed} while it was loaded; that was "
+                "undone, because it would change the results of other plugins",
                 PluginWarning,
                 stacklevel=3,
             )

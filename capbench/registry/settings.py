@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from capbench.contract.plugin import Plugin
 from capbench.documents.result import PluginRef
 from capbench.errors import BadSetting, BadValue, UnknownName
+from capbench.registry.containment import contained_calls
 from capbench.registry.provenance import Provenance, code_hash
 from capbench.registry.registry import Provided
 
@@ -28,6 +30,10 @@ class Configured(Generic[P]):
     plugin: P
     provenance: Provenance
     code_hash: str
+
+    def contained(self) -> AbstractContextManager[None]:
+        """A scope for calling it: what it changes of the process is put back, with a warning that names it."""
+        return contained_calls([self.provenance])
 
     def ref(self) -> PluginRef:
         """How the result document refers to it."""

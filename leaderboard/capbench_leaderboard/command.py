@@ -149,6 +149,8 @@ def verify_command(
         click.echo(f"  {verification.n_sampled} of {verification.n_trials} trials run again; {verification.tolerance}")
     if verification.chance:
         click.echo(f"  {verification.chance}")
+    if verification.verdict is VerificationStatus.VERIFIED:
+        click.echo("  as stated, not checked: machine, versions of libraries, time and cost, name and tags")
     for line in verification.findings:
         click.echo(f"  {plain_line(line)}")
     if marks:

@@ -39,7 +39,12 @@ def size() -> Callable[[int, int], int]:
 
 
 KEY = pytest.StashKey[Tally]()
-FORGERIES = ("test_a_forgery_is_found_without_running_any_trial_again", "test_a_document_made_from_changed_trials_is")
+FORGERIES = (
+    "test_a_forgery_is_found_without_running_any_trial_again",
+    "test_a_document_made_from_changed_trials_is",
+    "test_a_forged_machine_or_time_never_hides_forged_trials",
+    "test_a_forged_environment_that_decides_the_trials_is_found",
+)
 """Starts of the tests that forge documents, in tests/studies/verify; `make faults` runs them too."""
 
 

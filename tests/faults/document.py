@@ -37,8 +37,10 @@ How it works:
 - A call of C code that never returns is not detected.
 - Result documents are read with limits on size, depth and count, strictly by type and range, each key once, finite
   numbers only. A record that cannot be ranked or drawn all the same is left out of the board by name.
-- A plugin that changes the process while it is loaded (torch's defaults, seeds, environment, working directory) has
-  that undone; one that patches torch, exits or hangs is left out. Both are named. Once loaded, plugins are trusted.
+- A plugin that changes the process while it is loaded or called (torch's defaults, seeds, environment, working
+  directory, functions of torch or capbench) has that undone after the call; one that patches torch or capbench, exits
+  or hangs while it is loaded is left out. Both are named. What a plugin does to the functions of other libraries, or in
+  threads of its own, is not watched.
 """
 
 

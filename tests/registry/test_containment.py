@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -15,7 +16,8 @@ import pytest
 import torch
 
 from capbench.errors import PluginFailed
-from capbench.registry.registry import PluginWarning, Registry, load_registry
+from capbench.registry.containment import PluginWarning
+from capbench.registry.registry import Registry, load_registry
 
 GOOD = '''
 from typing import ClassVar
@@ -94,6 +96,14 @@ def test_a_plugin_that_changes_nothing_gets_no_warning(distribution) -> None:
         assert "leaky" in load_registry().architectures
 
 
+def _watched() -> list[object]:
+    from capbench.engine.stack import make_module
+    from capbench_plugins.mha import Mha
+
+    functional = (torch.nn.functional.softmax, torch.nn.functional.gelu, torch.nn.Linear.forward, torch.nn.init.normal_)
+    return [torch.matmul, *functional, Mha.build, make_module]
+
+
 @pytest.mark.parametrize(
     ("patch", "name"),
     [
@@ -101,14 +111,20 @@ def test_a_plugin_that_changes_nothing_gets_no_warning(distribution) -> None:
         ("import torch; torch.nn.functional.softmax = None", "torch.nn.functional.softmax"),
         ("import torch; torch.Tensor.__matmul__ = lambda a, b: a", "Tensor.__matmul__"),
         ("import torch; torch.nn.Module.__call__ = lambda *a: 0", "Module.__call__"),
+        ("import torch; torch.nn.functional.gelu = torch.nn.functional.relu", "torch.nn.functional.gelu"),
+        ("import torch; torch.nn.Linear.forward = torch.nn.Identity.forward", "Linear.forward"),
+        ("import torch; torch.nn.init.normal_ = torch.nn.init.zeros_", "torch.nn.init.normal_"),
+        ("import torch; torch.matmul = torch.no_grad()(torch.matmul)", "torch.matmul"),
+        ("import capbench_plugins.mha as m; m.Mha.build = lambda *_: None", "Mha.build"),
+        ("import capbench.engine.stack as s; s.make_module = None", "capbench.engine.stack.make_module"),
     ],
 )
 def test_a_plugin_that_patches_torch_is_refused_and_the_patch_undone(distribution, patch: str, name: str) -> None:
-    matmul, softmax = torch.matmul, torch.nn.functional.softmax
+    before = _watched()
     distribution("leaky", plugin(patch))
     registry = load_with_warning(f"plugin 'leaky' of leaky 1.2.* left out.*replaces {name}")
     assert "leaky" not in registry.architectures
-    assert (torch.matmul, torch.nn.functional.softmax) == (matmul, softmax)
+    assert _watched() == before
     assert torch.eye(2) @ torch.eye(2) is not None
     assert "rgr" in registry.tasks
 
@@ -159,3 +175,71 @@ def test_the_program_survives_a_plugin_file_that_exits(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "leaky.py" in done.stderr
     assert "calls os._exit" in done.stderr
+
+
+CALLED = """
+from typing import ClassVar
+import torch
+from capbench import Architecture, hookimpl
+
+class Scores(torch.nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.W = torch.nn.Parameter(torch.randn(d, d))
+
+    def forward(self, items):
+        {in_forward}
+        return items @ self.W @ items.T
+
+class Leaky(Architecture):
+    \"\"\"Does something when it is called.\"\"\"
+    name: ClassVar[str] = "leaky"
+    def build(self, signature):
+        {in_build}
+        return Scores(signature.d_item)
+
+@hookimpl
+def capbench_architectures():
+    return [Leaky]
+"""
+RUN = ("--task", "rgr", "--preset", "smoke", "--at", "8", "--seeds", "2", "--lr", "0.2", "--steps", "25", "--json")
+PATCHES = {
+    "torch.nn.functional.gelu": "torch.nn.functional.gelu = torch.nn.functional.relu",
+    "Linear.forward": "torch.nn.Linear.forward = torch.nn.Identity.forward",
+}
+
+
+@pytest.mark.parametrize("where", ["in_build", "in_forward"])
+@pytest.mark.parametrize("what", [*(LEAKS.keys() - {"torch's gradients"}), *PATCHES])
+def test_what_a_plugin_changes_when_it_is_called_is_undone_and_named(
+    distribution, capbench, what: str, where: str
+) -> None:
+    leak = {**LEAKS, **PATCHES}[what]
+    distribution("leaky", CALLED.format(**{"in_build": "pass", "in_forward": "pass", where: leak}))
+    capbench("bounds", "--task", "rgr", "--arch", "mha")  # imports what a command imports, which draws from `random`
+    before = state() | {"functions": _watched()}
+    done = capbench("run", "--arch", "leaky", "--compile", "off", *RUN)
+    assert state() | {"functions": _watched()} == before
+    if what != "torch's seed" or where == "in_forward":  # the engine seeds each build, and restores the seed itself
+        assert "plugin 'leaky' of leaky 1.2" in done.err, done.err
+        assert f"changed {what}" in done.err
+
+
+@pytest.mark.parametrize("mode", ["on", "off"])
+def test_a_plugin_that_changes_nothing_when_it_is_called_gets_no_warning(distribution, capbench, mode: str) -> None:
+    distribution("leaky", CALLED.format(in_build="pass", in_forward="pass"))
+    done = capbench("run", "--arch", "leaky", "--compile", mode, *RUN)
+    assert done.code == 0
+    assert "changed" not in done.err
+
+
+def test_the_next_architecture_has_the_same_results_after_one_that_leaks(
+    distribution, capbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = LEAKS["torch's default dtype"] + "; torch.matmul = torch.Tensor.matmul = lambda a, b: a"
+    distribution("leaky", CALLED.format(in_build=build, in_forward="pass"))
+    alone = json.loads(capbench("run", "--arch", "bilinear", *RUN).out)
+    monkeypatch.setenv("CAPBENCH_HOME", str(tmp_path / "later"))
+    capbench("run", "--arch", "leaky", *RUN)
+    later = json.loads(capbench("run", "--arch", "bilinear", *RUN).out)
+    assert later["trials"] == alone["trials"]

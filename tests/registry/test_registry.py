@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from capbench.errors import PluginFailed, UnknownName
-from capbench.registry.registry import PluginWarning, Registry, load_registry
+from capbench.registry.containment import PluginWarning
+from capbench.registry.registry import Registry, load_registry
 
 ONE_MATRIX = '''
 import torch

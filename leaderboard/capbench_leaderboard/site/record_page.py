@@ -223,7 +223,7 @@ def _origin(result: Result) -> Facts:
         ("python and torch", plain_line(f"{environment.python}, {environment.torch}")),
         ("device", plain_line(f"{environment.device} ({environment.device_name}), {environment.threads} threads")),
         ("platform", plain_line(environment.platform)),
-        ("time", f"{seconds_text(result.timing.wall_seconds)}, {result.timing.lane_steps:,} lane-steps"),
+        ("time, not checked", f"{seconds_text(result.timing.wall_seconds)}, {result.timing.lane_steps:,} lane-steps"),
         ("run", plain_line(result.run_id)),
     ]
 

@@ -77,6 +77,8 @@ def test_an_honest_record_is_verified(honest: Document, verify) -> None:
     done = verify(honest, "--sample", "3")
     assert (done.code, done.out.splitlines()[0].rpartition(": ")[2]) == (0, "verified")
     assert f"3 of {len(honest['trials'])} trials run again; same kind of machine" in done.out
+    assert "chance that this sample finds metrics changed beyond the tolerance: " in done.out
+    assert "as stated, not checked: machine, versions of libraries, time and cost" in done.out
 
 
 def test_a_raised_capacity_is_caught(honest: Document, verify) -> None:
