@@ -32,15 +32,15 @@ def results_command(
     """List stored runs, or with --trials stored trials."""
     if ctx.invoked_subcommand is not None:
         return
-    from capbench.documents.text import as_json_text, table_as
-    from capbench.report.store_text import MOST_ROWS, run_rows, runs_text, trials_text
+    from capbench.documents.text import as_json_text, tables_as
+    from capbench.report.store_text import MOST_ROWS, run_rows, runs_text, trial_rows, trials_text
     from capbench.store.store import Store, home
 
-    store = Store(home())
+    store, of_trials = Store(home()), of_trials or selection.status is not None
     if layout:
-        headers, *rows = run_rows(store.find_runs(selection))
-        click.echo(table_as(rows, [str(name) for name in headers], layout))
-    elif of_trials or selection.status:
+        rows = trial_rows(store.find_trials(selection)) if of_trials else run_rows(store.find_runs(selection))
+        click.echo(tables_as([rows], layout) or f"no {'trials' if of_trials else 'runs'}", err=len(rows) == 1)
+    elif of_trials:
         if as_json:
             click.echo(as_json_text([each.trial for each in store.find_trials(selection)]))
         else:

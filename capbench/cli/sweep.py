@@ -44,7 +44,7 @@ def sweep_command(
 
     After an interruption, the same command continues; stored trials are not trained again.
     """
-    from capbench.documents.text import as_json_text, table_as
+    from capbench.documents.text import as_json_text, tables_as
     from capbench.errors import BadSetting, RunFailed
     from capbench.report.progress import show_study
     from capbench.report.study_text import difference_rows, estimates_text, sweep_rows, sweep_text
@@ -77,8 +77,7 @@ def sweep_command(
     if as_json:
         click.echo(as_json_text(results))
     elif layout:
-        tables = (sweep_rows(points, grid, fact), difference_rows(points, grid))
-        click.echo("\n\n".join(table_as(rows, headers, layout) for headers, *rows in tables if rows))
+        click.echo(tables_as((sweep_rows(points, grid, fact), difference_rows(points, grid)), layout))
     else:
         click.echo(sweep_text(points, grid, fact))
     if not results:

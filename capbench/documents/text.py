@@ -15,6 +15,9 @@ from capbench.documents.result import MAX_WHOLE, Capacity
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Characters that a terminal may act on, or that XML forbids: an SVG with one crashes the renderer."""
 
+LATEX_SIGNS = {"≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "τ": r"$\tau$", "–": "--"}
+"""Signs that pdflatex refuses as they are, in its own words."""
+
 NARROWEST_COLUMN = 20
 """The last column of a table is not made narrower than this."""
 
@@ -61,7 +64,14 @@ def table_as(rows: Iterable[Sequence[object]], headers: Sequence[str], layout: s
     if layout == "markdown":
         cells = [[cell.replace("|", "\\|") for cell in row] for row in cells]
     style = {"markdown": "github", "latex": "latex_booktabs"}[layout]
-    return tabulate(cells, headers=[plain(name) for name in headers], tablefmt=style, disable_numparse=True)
+    text = tabulate(cells, headers=[plain(name) for name in headers], tablefmt=style, disable_numparse=True)
+    return text.translate(str.maketrans(LATEX_SIGNS)) if layout == "latex" else text
+
+
+def tables_as(tables: Iterable[Sequence[Sequence[object]]], layout: str) -> str:
+    """Tables for a document, below one another; each is its headers and then its rows, those without rows left out."""
+    shown = [(rows, headers) for headers, *rows in filter(None, tables) if rows]
+    return "\n\n".join(table_as(rows, [str(name) for name in headers], layout) for rows, headers in shown)
 
 
 def fold(text: str, width: int) -> str:

@@ -244,6 +244,9 @@ def test_the_tables_of_a_sweep_are_printed_for_documents(capbench, untrained) ->
     assert "| mlp − mha" in markdown
     assert latex.count("\\toprule") == 2
     assert "\\%" in latex
+    assert latex.isascii(), "pdflatex refuses many other signs"
+    alone = capbench(*words, "--arch", "mha", "--grid", "arch.n_heads=1,2", "--format", "latex")
+    assert (alone.code, alone.out.count("\\toprule")) == (0, 1), alone.err
 
 
 def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(capbench, own_store: Path) -> None:
