@@ -287,14 +287,16 @@ run.__signature__ = _run_signature()  # type: ignore[attr-defined]
 
 
 def load(source: str | Path) -> Run:
-    """A finished run: a JSON document by its path, or a stored run by its id."""
+    """A finished run: a JSON document by its path, or a stored run by the start of its id, its name, or "latest"."""
     from capbench.documents.strict_json import read_result
-    from capbench.store.store import Store, home
+    from capbench.store.store import existing_store
 
-    is_file = isinstance(source, Path) or source.endswith(".json")
-    result = read_result(Path(source)) if is_file else Store(home()).run(str(source))
-    if result is None:
-        raise UnknownName(f"no stored run {source!r}; capbench results lists them, and a document's path ends in .json")
+    if isinstance(source, Path) or source.endswith(".json"):
+        result = read_result(Path(source))
+    elif store := existing_store():
+        result = store.find_run(source)
+    else:
+        raise UnknownName(f"no stored run {source!r}: the store is empty (a document's path ends in .json)")
     return Run(result, _fact(result.task.name))
 
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from html.parser import HTMLParser
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ import capbench as cb
 from capbench.errors import BadDocument, BadSetting, CapbenchError, LoadOutOfRange, UnknownName
 from capbench.measure.options import RunOptions
 from capbench.registry.provenance import code_hash
+from capbench.store.store import Store
 
 PAIR = {"task": "rgr", "arch": "mha", "preset": "smoke"}
 QUICK = {**PAIR, "at": 8, "seeds": 2, "steps": 50, "learning_rates": (0.4,)}
@@ -200,14 +202,16 @@ def test_a_hostile_document_stays_text_in_a_notebook(done) -> None:
 
 def test_a_finished_run_is_found_by_its_id_or_read_from_a_file(tmp_path) -> None:
     run = cb.run(**QUICK)
-    assert cb.load(run.result.run_id) == run
+    assert cb.load(run.result.run_id) == cb.load(run.result.run_id[:6]) == cb.load("latest") == run
     path = tmp_path / "result.json"
     path.write_text(run.result.model_dump_json())
     assert cb.load(path) == cb.load(str(path)) == run
 
 
-def test_a_run_that_is_not_there_is_refused_with_a_remedy(tmp_path) -> None:
-    with pytest.raises(UnknownName, match=r"no stored run 'ffff'.*capbench results"):
+def test_a_run_that_is_not_there_is_refused_with_a_remedy(tmp_path, own_store) -> None:
+    with pytest.raises(UnknownName, match="no stored run 'latest': the store is empty"):
+        cb.load("latest")
+    with closing(Store(own_store)), pytest.raises(UnknownName, match=r"no run with the name 'ffff'.*capbench results"):
         cb.load("ffff")
     with pytest.raises(BadDocument, match="no such file"):
         cb.load(tmp_path / "absent.json")

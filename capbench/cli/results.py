@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from capbench.cli.shared_options import (
-    PluginOptions,
-    detail_options,
-    layout_option,
-    plugins_print_to_stderr,
-    selection_options,
-)
+from capbench.cli.shared_options import layout_option, selection_options
+from capbench.cli.show import show_command
 from capbench.store.queries import StoreQuery
-
-if TYPE_CHECKING:
-    from capbench.report.result_text import Detail
 
 
 @click.group("results", invoke_without_command=True)
@@ -51,26 +42,7 @@ def results_command(
         click.echo(runs_text(*store.latest_runs(selection, MOST_ROWS)))
 
 
-@results_command.command("show")
-@click.argument("run")
-@click.option("--json", "as_json", is_flag=True, help="Print the result document.")
-@detail_options
-@click.pass_context
-def show_command(ctx: click.Context, run: str, as_json: bool, detail: Detail) -> None:
-    """Show a stored run, by its id or the start of it; `latest` is the one stored last."""
-    from capbench.documents.text import as_json_text
-    from capbench.report.result_text import result_text
-    from capbench.report.terminal import print_result, terminal_width
-    from capbench.store.store import Store, home
-
-    result = Store(home()).find_run(run)
-    if as_json:
-        click.echo(as_json_text(result))
-        return
-    plugins = ctx.find_object(PluginOptions) or PluginOptions()
-    with plugins_print_to_stderr():
-        fact = plugins.load().fact_of(result.task.name)
-    print_result(plugins.with_paths(result_text(result, fact, detail, terminal_width())))
+results_command.add_command(show_command)
 
 
 @results_command.command("delete")

@@ -96,13 +96,17 @@ def test_a_run_that_trained_nothing_new_only_gets_its_new_labels(tmp_path: Path)
     assert kept.timing == SMALL.timing
 
 
-def test_the_command_line_lists_labels_and_selects_by_them(capbench, untrained) -> None:
+def test_the_command_line_lists_labels_and_selects_by_them(capbench, untrained, tmp_path: Path) -> None:
     words = ("run", "--task", "rgr", "--arch", "mha", "--preset", "smoke", "--at", "3", "--lr", "0.4")
     assert capbench(*words, "--name", "three", "--tag", "x", "--tag", "y").code == 0
     assert capbench(*words, "--set", "arch.n_heads=8", "--set", "arch.d_qk=2").code == 0
     assert "three" in capbench("results", "--tag", "x").out
     assert "\n1 run" in capbench("results", "--where", "arch.n_heads>4").out
     assert capbench("results", "show", "three", "-q").out.startswith("rgr × mha: ")
+    assert capbench("show", "latest", "--json").out == capbench("results", "show", "latest", "--json").out != ""
+    page = tmp_path / "latest.html"
+    assert capbench("report", "latest", "--out", str(page)).code == 0
+    assert "rgr × mha" in page.read_text()
     assert "three" in capbench("results", "--format", "markdown").out
     refused = capbench("results", "--trials", "--tag", "x")
     assert (refused.code, refused.out) == (2, "")

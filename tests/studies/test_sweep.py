@@ -256,6 +256,10 @@ def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(capbench, own_s
     assert re.search(r"^rgr × mha +514 +3 +1 +3 +\d+ +(?:yes|no) +[\d.]+ MB +unknown$", run.out, re.MULTILINE)
     sweep = capbench("sweep", *words, "--grid", "arch.n_heads=1,2", "--dry-run")
     assert len(re.findall(r"^arch.n_heads=[12] ", sweep.out, re.MULTILINE)) == 2
+    told = json.loads(capbench("run", *words, "--at", "12", "--seeds", "3", "--dry-run", "--json").out)
+    assert (told["run"], told["n_parameters"], told["n_first"], told["seconds"]) == ("rgr × mha", 514, 3, None)
+    listed = json.loads(capbench("sweep", *words, "--grid", "arch.n_heads=1,2", "--dry-run", "--json").out)
+    assert [each["run"] for each in listed] == ["arch.n_heads=1", "arch.n_heads=2"]
     assert not own_store.exists()
 
 
