@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel
 from tabulate import tabulate
 
-from capbench.documents.result import MAX_WHOLE, Capacity
+from capbench.documents.result import MAX_WHOLE, Capacity, RatioStatus
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Characters that a terminal may act on, or that XML forbids: an SVG with one crashes the renderer."""
@@ -42,6 +42,13 @@ def sign_text(capacity: Capacity) -> str:
     """What precedes an estimate of which only one side is known; empty where both are."""
     below = "at most " if capacity.kind == "least_budget" else "below "
     return {"estimated": "", "at_least": "at least ", "below": below}[capacity.status]
+
+
+def ratio_text(status: RatioStatus, shown: str) -> str:
+    """A ratio with what is known of it: 2.5, at least 2.5, at most 2.5, unknown."""
+    return {"estimated": shown, "at_least": f"at least {shown}", "at_most": f"at most {shown}", "unknown": "unknown"}[
+        status
+    ]
 
 
 def table(rows: Iterable[Sequence[object]], headers: Sequence[str], width: int | None = None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from capbench.documents.result import MissingRecord, Result
-from capbench.documents.text import number, plain, table
+from capbench.documents.text import number, plain, ratio_text, table
 from capbench.measure.document import command
 from capbench.measure.options import flag_of
 from capbench.measure.request import Request
@@ -116,7 +116,8 @@ def _difference_row(each: Difference) -> tuple[str, ...]:
     sign = " − " if each.is_share else " / "
     verdict = "" if each.is_clear else "no clear difference"
     fields = (value for _, value in each.values)
-    return (*fields, f"{each.architecture}{sign}{each.baseline}", shown(each.value), f"{low} to {high}", verdict)
+    value = ratio_text(each.status, shown(each.value))
+    return (*fields, f"{each.architecture}{sign}{each.baseline}", value, f"{low} to {high}", verdict)
 
 
 def sweep_text(points: Sequence[Point], grid: Grid, fact: str) -> str:

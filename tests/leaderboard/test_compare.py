@@ -67,9 +67,19 @@ def test_the_answer_holds_for_capacities_with_an_open_end() -> None:
     assert "mha holds at least 2.6 times as much as mlp (95 % interval from 2.6" in text
     lower = contrast([result("mha", 300), result("mlp", 250, None)])
     assert lower.probability < 0.5, "the other may be anywhere above"
-    assert "is open" in sentence(lower)
+    assert "is open (the ratio is at most 1.2, 95 % interval up to 1.3" in sentence(lower)
+    both = sentence(contrast([result("mha", 300, None), result("mlp", 300, None)]))
+    assert "is open (the ratio is unknown; probability" in both
+    assert "interval" not in both
     raised = contrast([result("mha", 300, None, raised_by="n_items"), result("mlp", 100)])
     assert sentence(raised).endswith("; mha may hold more than was asked for: raise task.n_items.")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_equal_estimates_the_one_that_may_be_more_is_named_first(order: int) -> None:
+    found = contrast([result("mlp", 300), result("mha", 300, None)][::order])
+    assert found.more.architecture.name == "mha"
+    assert "mha holds more than mlp is open (the ratio is at least 1, 95 % interval from 0.8" in sentence(found)
 
 
 def test_what_is_not_settled_is_said() -> None:

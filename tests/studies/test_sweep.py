@@ -10,6 +10,7 @@ import pytest
 
 from capbench.documents.result import TrialStatus
 from capbench.errors import BadDocument, BadSetting
+from capbench.report.study_text import sweep_text
 from capbench.studies.differences import differences
 from capbench.studies.jobs import FinishedJob, in_order
 from capbench.studies.sweep import Point, parse_grid, read_sweep
@@ -308,6 +309,16 @@ def test_shares_at_a_load_are_compared_seed_by_seed() -> None:
     assert more.is_clear
 
 
-def test_one_that_is_known_from_one_side_only_has_no_interval() -> None:
-    (found,) = differences([_point("mha", 40), _point("mine", 10_000)])
-    assert (found.ci_low, found.ci_high, found.is_clear) == (None, None, False)
+def test_a_ratio_is_known_from_one_side_where_one_of_its_capacities_is() -> None:
+    (more,) = differences([_point("mha", 40), _point("mine", 10_000)])
+    assert (more.status, more.ci_high, more.is_clear) == ("at_least", None, True)
+    assert 1 < (more.ci_low or 0) <= more.value
+    (less,) = differences([_point("mine", 10_000), _point("mha", 40)])
+    assert (less.status, less.ci_low, less.is_clear) == ("at_most", None, True)
+    assert 1 > (less.ci_high or 0) >= less.value
+    (both,) = differences([_point("mha", 10_000), _point("mine", 20_000)])
+    assert (both.status, both.ci_low, both.ci_high, both.is_clear) == ("unknown", None, None, False)
+    text = sweep_text([_point("mha", 40), _point("mine", 10_000)], {"arch": ("mha", "mine")}, "edge")
+    assert re.search(r"^mine / mha +at least \d\S* +\d\S* to open$", text, re.MULTILINE)
+    text = sweep_text([_point("mha", 10_000), _point("mine", 20_000)], {"arch": ("mha", "mine")}, "edge")
+    assert re.search(r"^mine / mha +unknown +open to open +no clear difference$", text, re.MULTILINE)
