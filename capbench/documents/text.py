@@ -15,7 +15,9 @@ from capbench.documents.result import MAX_WHOLE, Capacity, RatioStatus
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Characters that a terminal may act on, or that XML forbids: an SVG with one crashes the renderer."""
 
-LATEX_SIGNS = {"≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "τ": r"$\tau$", "–": "--"}
+LATEX_SIGNS = str.maketrans(
+    {"≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "τ": r"$\tau$", "–": "--"}
+)
 """Signs that pdflatex refuses as they are, in its own words."""
 
 NARROWEST_COLUMN = 20
@@ -72,7 +74,7 @@ def table_as(rows: Iterable[Sequence[object]], headers: Sequence[str], layout: s
         cells = [[cell.replace("|", "\\|") for cell in row] for row in cells]
     style = {"markdown": "github", "latex": "latex_booktabs"}[layout]
     text = tabulate(cells, headers=[plain(name) for name in headers], tablefmt=style, disable_numparse=True)
-    return text.translate(str.maketrans(LATEX_SIGNS)) if layout == "latex" else text
+    return text.translate(LATEX_SIGNS) if layout == "latex" else text
 
 
 def tables_as(tables: Iterable[Sequence[Sequence[object]]], layout: str) -> str:
