@@ -169,13 +169,13 @@ def _cell(row: RankedRow) -> dict[str, Any]:
 
 def _check_files(plot: Path | None, html: Path | None) -> None:
     """Raises BadSetting for files that cannot be written, before any training."""
-    from capbench.errors import BadSetting
     from capbench.report.result_plot import check_plot_path
+    from capbench_leaderboard.report import check_page_path
 
     if plot:
         check_plot_path(plot)
-    if html and not html.parent.is_dir():
-        raise BadSetting(f"--html needs an existing folder, got {str(html.parent)!r}")
+    if html:
+        check_page_path("--html", html)
 
 
 def _write_page(results: Sequence[Result], answer: str, path: Path) -> None:

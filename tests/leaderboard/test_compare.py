@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from capbench.documents.colours import architecture_colour
 from capbench.documents.result import Result
 from capbench.errors import BadSetting
 from capbench.measure.options import RunOptions
@@ -101,6 +102,7 @@ def test_different_sizes_are_both_named() -> None:
         (["mha", "aot"], "aot"),
         (["mha", "mlp", "--set", "aot.n_heads=2"], "aot.n_heads"),
         (["mha", "mlp", "--plot", "x.gif"], "--plot takes a file ending in"),
+        (["mha", "mlp", "--html", "x.pdf"], "--html writes a page, so it takes a file ending in .html, got 'x.pdf'"),
         (["mha", "mlp", "--html", "nowhere/x.html"], "--html needs an existing folder"),
     ],
 )
@@ -159,8 +161,14 @@ def test_the_json_has_cells_and_the_sentence_and_nothing_else_is_printed(capbenc
     assert "mha holds 2 times as much as mlp" in document["sentence"]
 
 
-def test_every_architecture_has_its_colour_and_capacity_in_the_picture() -> None:
-    chart = json.dumps(comparison_chart([result("mha", 200), result("mlp", 100, None)], "edge", "why").to_dict())
-    for name in ("mha", "mlp"):
-        assert f'"architecture": "{name}", "at": ' in chart
-    assert '"high": 256' in chart, "an open end goes to the last load tried"
+def test_every_architecture_has_its_own_colour_and_intervals_in_the_picture() -> None:
+    chart = comparison_chart([result("mha", 200), result("mlp", 100, None)], "edge", "why").to_dict()
+    colours = {"mha": architecture_colour("mha"), "mlp": architecture_colour("mlp")}
+    for layer in chart["layer"]:
+        scale = layer["encoding"]["color"]["scale"]
+        assert dict(zip(scale["domain"], scale["range"], strict=True)) == colours
+    capacities, shares = (chart["datasets"][chart["layer"][i]["data"]["name"]] for i in (0, 3))
+    assert [(row["architecture"], row["is_limit"]) for row in capacities] == [("mha", False), ("mlp", True)]
+    assert capacities[1]["high"] == 256, "an open end goes to the last load tried"
+    assert all(row["low"] <= row["share"] <= row["high"] for row in shares)
+    assert {row["architecture"] for row in shares} == {"mha", "mlp"}
