@@ -1,16 +1,18 @@
 """How many facts can a neural architecture hold, how sure are we, and how close is that to theory?
 
-The names below are all that a plugin needs, and `run`, `sweep`, `fit`, `runs` and `load` for
-notebooks. Each is imported when it is first
-used, so that `import capbench` is quick; none of them imports torch before it is called.
+The names below are all that a plugin needs, and `run`, `compare`, `sweep`, `fit`, `runs` and `load` for notebooks.
+Each is imported when it is first used, so that `import capbench` is quick; none of them imports torch before it is
+called.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from capbench.api import Comparison as Comparison
     from capbench.api import Run as Run
     from capbench.api import Sweep as Sweep
+    from capbench.api import compare as compare
     from capbench.api import fit as fit
     from capbench.api import load as load
     from capbench.api import run as run
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "api": ("Run", "Sweep", "fit", "load", "run", "runs", "sweep"),
+    "api": ("Comparison", "Run", "Sweep", "compare", "fit", "load", "run", "runs", "sweep"),
     "contract.architecture": ("Architecture", "Heads"),
     "contract.bound": ("D_K", "FACTS", "Bound", "BoundValue", "CalibrationCell", "ExactBound", "Kind", "Pedigree"),
     "contract.hookspecs": ("hookimpl",),
@@ -65,6 +67,7 @@ _HOME = {
     "errors": ("CannotConstruct", "CapbenchError", "LoadOutOfRange", "NotApplicable", "UnsupportedSignature"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+__all__ = sorted(_MODULE_OF)
 
 
 def __getattr__(name: str) -> object:

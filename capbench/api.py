@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from capbench.studies.fit import FitReport
     from capbench.studies.jobs import StudyListener
     from capbench.studies.sweep import Point
+    from capbench_leaderboard.ranking.contrast import Contrast
 
 P = TypeVar("P", bound="Plugin")
 
@@ -43,10 +44,11 @@ class OwnClasses:
     @classmethod
     def of(cls, task: str | Task | type[Task], archs: Sequence[str | Architecture | type[Architecture]]) -> OwnClasses:
         """What is not a name; of several architectures, none may set fields of its own: those belong in the grid."""
+        _check_kinds(task, archs)
         own = [_class_of(arch) for arch in archs if not isinstance(arch, str)]
         if len(archs) > 1 and any(_fields_set(arch) for arch in archs):
             raise BadSetting("of several architectures none sets fields; give classes, and fields in grid or settings")
-        fields = {"task": _fields_set(task), "arch": _fields_set(archs[0])}
+        fields = {"task": _fields_set(task), "arch": _fields_set(archs[0]) if archs else {}}
         settings = {f"{part}.{name}": value for part, values in fields.items() for name, value in values.items()}
         tasks = () if isinstance(task, str) else (_class_of(task),)
         return cls(tasks, tuple(own), _spelled_settings(settings))
@@ -57,6 +59,19 @@ class OwnClasses:
             registry.add_class("capbench_tasks", task)
         for architecture in self.architectures:
             registry.add_class("capbench_architectures", architecture)
+
+
+def _check_kinds(task: object, archs: Sequence[object]) -> None:
+    """Raises BadSetting for what is neither a name nor a plugin of the right kind."""
+    from capbench.contract.architecture import Architecture
+    from capbench.contract.task import Task
+
+    for keyword, base, part in (("task", Task, task), *(("arch", Architecture, arch) for arch in archs)):
+        if not isinstance(part, str | base) and not (isinstance(part, type) and issubclass(part, base)):
+            what = part.__qualname__ if isinstance(part, type) else f"an object of {type(part).__qualname__}"
+            kind = base.__name__
+            hint = ", whose build() returns the nn.Module" if base is Architecture else ""
+            raise BadSetting(f"{keyword} takes a name, or a class or an object of capbench.{kind}, got {what}{hint}")
 
 
 def _class_of(part: P | type[P]) -> type[P]:
@@ -166,6 +181,59 @@ class Sweep:
         return sweep_html(self.points, self.grid, self.fact)
 
 
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Architectures on one task, measured on the same seeds, with their table, plot and answer."""
+
+    runs: tuple[Run, ...]
+    """In the order in which the architectures were given."""
+
+    @property
+    def sentence(self) -> str:
+        """Which of them holds more, by how much, how sure that is, and what it would cost to be surer."""
+        from capbench_leaderboard.ranking.contrast import sentence
+
+        return sentence(self.contrast)
+
+    @property
+    def contrast(self) -> Contrast:
+        """The one that holds most against the next one: their ratio with its interval."""
+        from capbench_leaderboard.ranking.contrast import contrast
+
+        return contrast(self._results)
+
+    def table(self) -> str:
+        """What `capbench compare` prints."""
+        from capbench_leaderboard.compare import ranked, table_text
+
+        return table_text(ranked(self._results), self.sentence)
+
+    def plot(self, path: str | Path | None = None) -> alt.LayerChart:
+        """The success curves with their intervals; also written to a file if one is named."""
+        from capbench.report.result_plot import check_plot_path
+        from capbench_leaderboard.comparison_picture import comparison_chart, save_comparison
+
+        fact = self.runs[0].fact
+        if path is not None:
+            check_plot_path(Path(path))
+            save_comparison(self._results, fact, self.sentence, Path(path))
+        return comparison_chart(self._results, fact, self.sentence)
+
+    @property
+    def _results(self) -> list[Result]:
+        return [run.result for run in self.runs]
+
+    def __repr__(self) -> str:
+        return f"<capbench comparison: {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+        """The HTML that a notebook displays."""
+        from capbench.report.notebook import table_html
+        from capbench_leaderboard.compare import ranked, table_rows
+
+        return table_html(table_rows(ranked(self._results)), self.sentence)
+
+
 def run(
     *,
     task: str | Task | type[Task],
@@ -192,7 +260,7 @@ def _options(keywords: Mapping[str, Any], own: OwnClasses) -> RunOptions:
     fields = {keyword_of(name): name for name in RunOptions.model_fields}
     for keyword in keywords:
         if keyword not in fields:
-            raise TypeError(f"run() got an unexpected keyword argument {keyword!r}; it takes {', '.join(fields)}")
+            raise TypeError(f"got an unexpected keyword argument {keyword!r}; capbench takes {', '.join(fields)}")
     values = {fields[keyword]: value for keyword, value in keywords.items() if value is not None}
     values["task"], values["arch"] = (_name(keywords[part]) for part in ("task", "arch"))
     values["set"] = (*own.settings, *_spelled_settings(keywords.get("settings") or {}))
@@ -235,6 +303,38 @@ def sweep(
         planned = plan_sweep(checked, axes, registry)
         points = run_points(planned, registry, Store(home()), listener)
         return Sweep(tuple(points), axes, registry.task(checked.task).cls.fact)
+
+
+def compare(
+    *archs: str | Architecture | type[Architecture],
+    task: str | Task | type[Task],
+    settings: Mapping[str, JsonValue] | None = None,
+    params: int | str | None = None,
+    plugins: Sequence[str | Path] = (),
+    progress: bool = False,
+    **options: Any,
+) -> Comparison:
+    """Which architecture holds more facts of a task: `capbench compare` with its options as keyword arguments.
+
+    `settings` for all of them begin with `arch`, those of one with its name: {"mha.n_heads": 8}. An instance sets its
+    own fields. The other keywords are those of `run`, without those that ask another question than the capacity.
+    """
+    from capbench.registry.registry import load_registry
+    from capbench.store.store import Store, home
+    from capbench_leaderboard.compare import OTHER_QUESTIONS, measure, plan_comparison
+
+    if asked := [name for name in (*OTHER_QUESTIONS, "analyse") if options.get(name)]:
+        raise BadSetting(f"compare asks how many facts are held; {', '.join(asked)} asks something else (run, sweep)")
+    own = OwnClasses.of(task, [part if isinstance(part, str) else _class_of(part) for part in archs])
+    fields = {f"{_name(arch)}.{name}": value for arch in archs for name, value in _fields_set(arch).items()}
+    settings, names = {**fields, **(settings or {})}, [_name(arch) for arch in archs]
+    checked = _options({"task": task, "arch": "", "settings": settings, "params": params, **options}, own)
+    with _study_listener(progress) as listener:
+        registry = load_registry(files=[Path(file) for file in plugins])
+        own.add_to(registry)
+        jobs = plan_comparison(names, checked, registry)
+        results = measure(jobs, registry, Store(home()), listener)
+    return Comparison(tuple(Run(result, jobs[0].request.task.plugin.fact) for result in results))
 
 
 def runs(
@@ -287,14 +387,16 @@ run.__signature__ = _run_signature()  # type: ignore[attr-defined]
 
 
 def load(source: str | Path) -> Run:
-    """A finished run: a JSON document by its path, or a stored run by its id."""
+    """A finished run: a JSON document by its path, or a stored run by the start of its id, its name, or "latest"."""
     from capbench.documents.strict_json import read_result
-    from capbench.store.store import Store, home
+    from capbench.store.store import existing_store
 
-    is_file = isinstance(source, Path) or source.endswith(".json")
-    result = read_result(Path(source)) if is_file else Store(home()).run(str(source))
-    if result is None:
-        raise UnknownName(f"no stored run {source!r}; capbench results lists them, and a document's path ends in .json")
+    if isinstance(source, Path) or source.endswith(".json"):
+        result = read_result(Path(source))
+    elif store := existing_store():
+        result = store.find_run(source)
+    else:
+        raise UnknownName(f"no stored run {source!r}: the store is empty (a document's path ends in .json)")
     return Run(result, _fact(result.task.name))
 
 

@@ -9,16 +9,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from html.parser import HTMLParser
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import capbench as cb
 from capbench.errors import BadDocument, BadSetting, CapbenchError, LoadOutOfRange, UnknownName
 from capbench.measure.options import RunOptions
 from capbench.registry.provenance import code_hash
+from capbench.store.store import Store
 
 PAIR = {"task": "rgr", "arch": "mha", "preset": "smoke"}
 QUICK = {**PAIR, "at": 8, "seeds": 2, "steps": 50, "learning_rates": (0.4,)}
@@ -200,14 +203,16 @@ def test_a_hostile_document_stays_text_in_a_notebook(done) -> None:
 
 def test_a_finished_run_is_found_by_its_id_or_read_from_a_file(tmp_path) -> None:
     run = cb.run(**QUICK)
-    assert cb.load(run.result.run_id) == run
+    assert cb.load(run.result.run_id) == cb.load(run.result.run_id[:6]) == cb.load("latest") == run
     path = tmp_path / "result.json"
     path.write_text(run.result.model_dump_json())
     assert cb.load(path) == cb.load(str(path)) == run
 
 
-def test_a_run_that_is_not_there_is_refused_with_a_remedy(tmp_path) -> None:
-    with pytest.raises(UnknownName, match=r"no stored run 'ffff'.*capbench results"):
+def test_a_run_that_is_not_there_is_refused_with_a_remedy(tmp_path, own_store) -> None:
+    with pytest.raises(UnknownName, match="no stored run 'latest': the store is empty"):
+        cb.load("latest")
+    with closing(Store(own_store)), pytest.raises(UnknownName, match=r"no run with the name 'ffff'.*capbench results"):
         cb.load("ffff")
     with pytest.raises(BadDocument, match="no such file"):
         cb.load(tmp_path / "absent.json")
@@ -311,3 +316,48 @@ def test_a_sweep_compares_a_class_with_a_name_and_is_fitted(session, untrained, 
     assert len(cb.runs(tags=["t"], arch="mha")) == 4
     assert len(cb.runs(where=["task.n_items>16", "preset=smoke"])) == 4
     assert len(cb.fit(study.runs[:4], x="task.n_items", y="task.n_items").points) == 4
+
+
+@pytest.mark.parametrize("part", [torch.nn.Linear, torch.nn.Linear(2, 2), None, ["mha"], cb.Task], ids=str)
+def test_what_is_no_architecture_is_refused_with_what_is_asked_for(part) -> None:
+    for call in (cb.run, cb.sweep):
+        if call is cb.sweep and isinstance(part, list):
+            continue
+        with pytest.raises(
+            BadSetting, match=r"arch takes a name, or a class or an object of capbench\.Architecture, got"
+        ):
+            call(task="rgr", arch=part)
+    with pytest.raises(BadSetting, match="arch takes a name"):
+        cb.compare("mha", part, task="rgr")
+    with pytest.raises(BadSetting, match=r"task takes a name, or a class or an object of capbench\.Task, got Linear"):
+        cb.run(task=torch.nn.Linear, arch="mha")
+
+
+def test_every_public_name_is_exported() -> None:
+    named: dict[str, Any] = {}
+    exec("from capbench import *", named)
+    assert {"run", "compare", "sweep", "fit", "runs", "load", "Architecture"} <= named.keys()
+    assert named.keys() - {"__builtins__"} == set(cb.__all__)
+
+
+def test_architectures_are_compared_as_the_command_does_it(session, untrained, capbench, tmp_path) -> None:
+    own = session(CELL.format(shift=0, offset=1))["Own"]
+    settings = {"task.n_items": 16, "mha.n_heads": 2, "mha.d_qk": 4}
+    found = cb.compare("mha", own(scale=0.25), "mlp", task="rgr", preset="smoke", settings=settings)
+    assert [run.result.architecture.name for run in found.runs] == ["mha", "own_cell", "mlp"]
+    assert [run.result.architecture.params.get("n_heads") for run in found.runs] == [2, None, None]
+    assert found.runs[1].result.architecture.params == {"scale": 0.25}
+    assert {run.result.task.params["n_items"] for run in found.runs} == {16}
+    assert found.sentence in found.table()
+    assert found.contrast.ratio >= 1
+    assert "own_cell" in found._repr_html_()
+    assert repr(found) == f"<capbench comparison: {found.sentence}>"
+    found.plot(tmp_path / "compared.svg")
+    assert "own_cell" in (tmp_path / "compared.svg").read_text()
+    words = ("--set", "task.n_items=16", "--set", "mha.n_heads=2", "--set", "mha.d_qk=4", "--preset", "smoke")
+    told = capbench("compare", "mha", "mlp", "--task", "rgr", *words)
+    assert cb.compare("mha", "mlp", task="rgr", preset="smoke", settings=settings).table() == told.out.rstrip("\n")
+    with pytest.raises(BadSetting, match="compare asks how many facts are held; at asks something else"):
+        cb.compare("mha", "mlp", task="rgr", at=3)
+    with pytest.raises(BadSetting, match="takes two or more architectures, got 1"):
+        cb.compare("mha", task="rgr")

@@ -29,6 +29,7 @@ BUILT_IN = (
     "calibrate",
     "theories",
     "results",
+    "show",
     "export",
     "bounds",
     "list",

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from capbench.cli.shared_options import (
-    PluginOptions,
-    detail_options,
-    layout_option,
-    plugins_print_to_stderr,
-    selection_options,
-)
+from capbench.cli.shared_options import layout_option, selection_options
+from capbench.cli.show import show_command
 from capbench.store.queries import StoreQuery
-
-if TYPE_CHECKING:
-    from capbench.report.result_text import Detail
 
 
 @click.group("results", invoke_without_command=True)
@@ -32,15 +23,15 @@ def results_command(
     """List stored runs, or with --trials stored trials."""
     if ctx.invoked_subcommand is not None:
         return
-    from capbench.documents.text import as_json_text, table_as
-    from capbench.report.store_text import MOST_ROWS, run_rows, runs_text, trials_text
+    from capbench.documents.text import as_json_text, tables_as
+    from capbench.report.store_text import MOST_ROWS, run_rows, runs_text, trial_rows, trials_text
     from capbench.store.store import Store, home
 
-    store = Store(home())
+    store, of_trials = Store(home()), of_trials or selection.status is not None
     if layout:
-        headers, *rows = run_rows(store.find_runs(selection))
-        click.echo(table_as(rows, [str(name) for name in headers], layout))
-    elif of_trials or selection.status:
+        rows = trial_rows(store.find_trials(selection)) if of_trials else run_rows(store.find_runs(selection))
+        click.echo(tables_as([rows], layout) or f"no {'trials' if of_trials else 'runs'}", err=len(rows) == 1)
+    elif of_trials:
         if as_json:
             click.echo(as_json_text([each.trial for each in store.find_trials(selection)]))
         else:
@@ -51,26 +42,7 @@ def results_command(
         click.echo(runs_text(*store.latest_runs(selection, MOST_ROWS)))
 
 
-@results_command.command("show")
-@click.argument("run")
-@click.option("--json", "as_json", is_flag=True, help="Print the result document.")
-@detail_options
-@click.pass_context
-def show_command(ctx: click.Context, run: str, as_json: bool, detail: Detail) -> None:
-    """Show a stored run, by its id or the start of it; `latest` is the one stored last."""
-    from capbench.documents.text import as_json_text
-    from capbench.report.result_text import result_text
-    from capbench.report.terminal import print_result, terminal_width
-    from capbench.store.store import Store, home
-
-    result = Store(home()).find_run(run)
-    if as_json:
-        click.echo(as_json_text(result))
-        return
-    plugins = ctx.find_object(PluginOptions) or PluginOptions()
-    with plugins_print_to_stderr():
-        fact = plugins.load().fact_of(result.task.name)
-    print_result(plugins.with_paths(result_text(result, fact, detail, terminal_width())))
+results_command.add_command(show_command)
 
 
 @results_command.command("delete")

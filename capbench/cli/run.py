@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +38,8 @@ def run_command(
     from capbench.report.result_text import profile_text, readings_text, result_text
     from capbench.report.study_text import estimates_text
     from capbench.report.terminal import print_result, terminal_width
-    from capbench.store.store import Store, home
+    from capbench.store.store import Store, existing_store, home
+    from capbench.studies.estimate import estimate_run
     from capbench.studies.jobs import Job
 
     options = typed_options(ctx)
@@ -51,11 +54,12 @@ def run_command(
         if options.params or options.match:
             click.echo(matched_text(request), err=True)
         if is_dry:
-            estimates = estimates_text(registry, [Job(f"{options.task} × {options.arch}", request)])
+            job = Job(f"{options.task} × {options.arch}", request)
+            estimate = estimate_run(job, registry, existing_store())
         else:
             result = execute(request, registry, Store(home()), listener)
     if is_dry:
-        click.echo(estimates)
+        click.echo(json.dumps(asdict(estimate), indent=1) if as_json else estimates_text([estimate]))
         return
     fact = request.task.plugin.fact
     if as_json:

@@ -77,12 +77,15 @@ def detail_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def layout_option(command: Callable[..., None]) -> Callable[..., None]:
     """Adds --format; the command gets it as `layout`, None for text."""
-    return click.option(
-        "--format",
-        "layout",
-        type=click.Choice(["markdown", "latex"]),
-        help="Print the tables alone, for a document; latex needs booktabs.",
-    )(command)
+
+    @wraps(command)
+    def with_layout(*args: Any, layout: str | None, **others: Any) -> None:
+        if layout and others["as_json"]:
+            raise click.UsageError("--json and --format are two formats; give one of them")
+        command(*args, layout=layout, **others)
+
+    help_text = "Print the tables alone, for a document; latex needs booktabs."
+    return click.option("--format", "layout", type=click.Choice(["markdown", "latex"]), help=help_text)(with_layout)
 
 
 def plugin_file_option(**settings: Any) -> click.Option:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -44,11 +46,12 @@ def sweep_command(
 
     After an interruption, the same command continues; stored trials are not trained again.
     """
-    from capbench.documents.text import as_json_text, table_as
+    from capbench.documents.text import as_json_text, tables_as
     from capbench.errors import BadSetting, RunFailed
     from capbench.report.progress import show_study
     from capbench.report.study_text import difference_rows, estimates_text, sweep_rows, sweep_text
-    from capbench.store.store import Store, home
+    from capbench.store.store import Store, existing_store, home
+    from capbench.studies.estimate import estimate_run
     from capbench.studies.sweep import parse_grid, plan_sweep, read_sweep, results_of, run_points, with_architectures
 
     declared, grid = read_sweep(file) if file else (None, {})
@@ -67,18 +70,18 @@ def sweep_command(
         fact = registry.task(options.task).cls.fact
         planned = plan_sweep(options, grid, registry)
         if is_dry:
-            estimates = estimates_text(registry, [each.job for each in planned if each.job])
+            store = existing_store()
+            estimates = [estimate_run(each.job, registry, store) for each in planned if each.job]
         else:
             points = run_points(planned, registry, Store(home()), progress)
     if is_dry:
-        click.echo(estimates)
+        click.echo(json.dumps(list(map(asdict, estimates)), indent=1) if as_json else estimates_text(estimates))
         return
     results = results_of(points)
     if as_json:
         click.echo(as_json_text(results))
     elif layout:
-        tables = (sweep_rows(points, grid, fact), difference_rows(points, grid))
-        click.echo("\n\n".join(table_as(rows, headers, layout) for headers, *rows in tables if rows))
+        click.echo(tables_as((sweep_rows(points, grid, fact), difference_rows(points, grid)), layout))
     else:
         click.echo(sweep_text(points, grid, fact))
     if not results:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from capbench.documents.expressions import evaluate, evaluate_on, names_in, numbers_of
 from capbench.documents.result import Result
-from capbench.errors import BadSetting
+from capbench.errors import BadSetting, nearest_name
 
 COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
@@ -42,6 +42,20 @@ def check_condition(condition: str) -> None:
         return
     for side in (name, value):
         evaluate(side, lambda _: 1.0)
+
+
+def check_fields(results: Sequence[Result], condition: str) -> None:
+    """Raises BadSetting for a condition that names a field that none of the results has, where there are any."""
+    name, _, value = _parts(condition)
+    texts = {text for result in results for text in _texts(result)}
+    if not results or name in texts:
+        return
+    known = texts.union(*map(numbers_of, results))
+    for field in (*sorted(names_in(name)), *sorted(names_in(value))):
+        if field not in known:
+            nearest = nearest_name(field, known)
+            hint = f"; did you mean {nearest!r}?" if nearest else ""
+            raise BadSetting(f"--where {condition}: no stored run has a field {field!r}{hint}")
 
 
 def _parts(condition: str) -> tuple[str, str, str]:

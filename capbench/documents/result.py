@@ -26,6 +26,10 @@ LearningRate = Annotated[float, Field(gt=0, le=1e100)]
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
+RatioStatus = Literal["estimated", "at_least", "at_most", "unknown"]
+"""What is known of the ratio of two capacities: both sides, one side, or nothing."""
+
+
 class Record(BaseModel):
     """Base of all parts of the document: frozen, without unknown fields, NaN or infinity."""
 
@@ -184,6 +188,14 @@ class Capacity(Record):
     d_qk_total: Amount | None = Field(None, description="D_K at the estimate, where the architecture has heads")
     d_qk_total_low: Amount | None = None
     d_qk_total_high: Amount | None = None
+
+    def ratio_status(self, other: Capacity) -> RatioStatus:
+        """What is known of this capacity divided by another one."""
+        may_be_more = self.status == "at_least" or other.status == "below"
+        may_be_less = self.status == "below" or other.status == "at_least"
+        if may_be_more and may_be_less:
+            return "unknown"
+        return "at_least" if may_be_more else "at_most" if may_be_less else "estimated"
 
 
 class Reading(Record):

@@ -10,10 +10,15 @@ from collections.abc import Iterable, Sequence
 from pydantic import BaseModel
 from tabulate import tabulate
 
-from capbench.documents.result import MAX_WHOLE, Capacity
+from capbench.documents.result import MAX_WHOLE, Capacity, RatioStatus
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Characters that a terminal may act on, or that XML forbids: an SVG with one crashes the renderer."""
+
+LATEX_SIGNS = str.maketrans(
+    {"≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "τ": r"$\tau$", "–": "--"}
+)
+"""Signs that pdflatex refuses as they are, in its own words."""
 
 NARROWEST_COLUMN = 20
 """The last column of a table is not made narrower than this."""
@@ -41,6 +46,13 @@ def sign_text(capacity: Capacity) -> str:
     return {"estimated": "", "at_least": "at least ", "below": below}[capacity.status]
 
 
+def ratio_text(status: RatioStatus, shown: str) -> str:
+    """A ratio with what is known of it: 2.5, at least 2.5, at most 2.5, unknown."""
+    return {"estimated": shown, "at_least": f"at least {shown}", "at_most": f"at most {shown}", "unknown": "unknown"}[
+        status
+    ]
+
+
 def table(rows: Iterable[Sequence[object]], headers: Sequence[str], width: int | None = None) -> str:
     """Rows under headers as a text table; its last column is wrapped where the width ends."""
     cells = [[plain(str(cell)) for cell in row] for row in rows]
@@ -61,7 +73,14 @@ def table_as(rows: Iterable[Sequence[object]], headers: Sequence[str], layout: s
     if layout == "markdown":
         cells = [[cell.replace("|", "\\|") for cell in row] for row in cells]
     style = {"markdown": "github", "latex": "latex_booktabs"}[layout]
-    return tabulate(cells, headers=[plain(name) for name in headers], tablefmt=style, disable_numparse=True)
+    text = tabulate(cells, headers=[plain(name) for name in headers], tablefmt=style, disable_numparse=True)
+    return text.translate(LATEX_SIGNS) if layout == "latex" else text
+
+
+def tables_as(tables: Iterable[Sequence[Sequence[object]]], layout: str) -> str:
+    """Tables for a document, below one another; each is its headers and then its rows, those without rows left out."""
+    shown = [(rows, headers) for headers, *rows in filter(None, tables) if rows]
+    return "\n\n".join(table_as(rows, [str(name) for name in headers], layout) for rows, headers in shown)
 
 
 def fold(text: str, width: int) -> str:

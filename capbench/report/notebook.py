@@ -40,6 +40,11 @@ def sweep_html(points: Sequence[Point], grid: Grid, fact: str) -> str:
     return f'<div class="capbench-run">{"".join(_table(rows[1:], rows[0]) for rows in tables if rows)}</div>'
 
 
+def table_html(rows: Sequence[Sequence[str]], note: str) -> str:
+    """A table, headers first, and a sentence below it, as HTML; all text is escaped."""
+    return f'<div class="capbench-run">{_table(rows[1:], rows[0])}<p>{_escaped(note)}</p></div>'
+
+
 def trial_frame(result: Result) -> Any:
     """One row per trial, as a polars data frame or, without polars, a pandas one."""
     columns = trial_columns(result.trials)

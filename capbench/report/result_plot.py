@@ -13,7 +13,7 @@ import numpy as np
 
 from capbench.documents.colours import architecture_colour
 from capbench.documents.result import Capacity, Result, TrialStatus
-from capbench.documents.text import plain
+from capbench.documents.text import plain, sign_text
 from capbench.errors import BadSetting
 from capbench.measure.estimate.summary import axis_of, find_threshold
 from capbench.measure.estimate.threshold import wilson
@@ -27,6 +27,7 @@ DARK_STYLE = (
 """Colours of the page, text, grid and axes on a dark page; those of the data stay."""
 FULL_PAGE = "html, body { height: 100%; margin: 0 } #vis, .vega-embed { width: 96vw; height: 92vh; margin: 1vh auto }"
 """Lets a chart fill its page."""
+CAPACITY_COLOUR = "#f58518"
 THRESHOLDS = ("largest_load", "least_budget")
 """Kinds of capacity that are a point on the x axis, so that they can be drawn."""
 
@@ -60,8 +61,10 @@ def save_chart(chart: alt.LayerChart | alt.ConcatChart, path: Path) -> None:
         path.write_text(page_with(chart), encoding="utf-8")
     elif path.suffix.lower() == ".svg":
         path.write_text(adapting_svg(chart), encoding="utf-8")
+    elif path.suffix.lower() == ".pdf":
+        chart.save(path, format="pdf")
     else:
-        chart.save(path, format="pdf" if path.suffix.lower() == ".pdf" else "png", scale_factor=2)
+        chart.save(path, format="png", scale_factor=2)
 
 
 def page_with(chart: alt.LayerChart | alt.ConcatChart) -> str:
@@ -94,7 +97,7 @@ def success_chart(result: Result, fact: str) -> alt.LayerChart:
     points, colour = alt.Chart(_data(success_points(result))), architecture_colour(result.architecture.name)
     layers: list[alt.Chart] = [*_interval(result)]
     if result.capacity.kind in THRESHOLDS:
-        layers.append(alt.Chart(_data(_curve(result))).mark_line(color="#888888").encode(x=x, y=y))
+        layers.append(alt.Chart(_data(fitted_curve(result))).mark_line(color="#888888").encode(x=x, y=y))
     layers.append(points.mark_rule(color=colour).encode(x=x, y=alt.Y("low:Q", title=y_title), y2="high:Q"))
     tooltip = [
         "at:Q",
@@ -114,16 +117,14 @@ def _data(rows: list[dict[str, float]]) -> alt.InlineData:
 
 def _subtitle(result: Result, fact: str) -> str:
     capacity = result.capacity
-    ends = (
-        f"{capacity.ci_low or 0:.3g} to {capacity.ci_high:.3g}" if capacity.ci_high else f"from {capacity.ci_low:.3g}"
-    )
+    low, high = (f"{end:.3g}" if end is not None else "open" for end in (capacity.ci_low, capacity.ci_high))
     unit = {
         "largest_load": f"{fact}s",
         "least_budget": f"{capacity.parameter}",
         "success_rate": "of the trials",
         "overload": f"{fact}s under overload",
     }[capacity.kind]
-    answer = f"{capacity.estimate:.3g} {unit}, {capacity.confidence:.0%} interval {ends}"
+    answer = f"{sign_text(capacity)}{capacity.estimate:.3g} {unit}, {capacity.confidence:.0%} interval {low} to {high}"
     return f"{answer}; {result.n_parameters:,} parameters{_settled(capacity)}"
 
 
@@ -161,7 +162,7 @@ def success_points(result: Result) -> list[dict[str, float]]:
     return rows
 
 
-def _curve(result: Result) -> list[dict[str, float]]:
+def fitted_curve(result: Result) -> list[dict[str, float]]:
     """The fitted logistic curve over the range of the trials."""
     axis = axis_of(result.protocol)
     found = find_threshold(result.trials, result.protocol)
@@ -173,10 +174,20 @@ def _curve(result: Result) -> list[dict[str, float]]:
 
 
 def _interval(result: Result) -> list[alt.Chart]:
-    """The capacity as a line, its interval as a band."""
+    """The capacity as a line, its interval as a band that goes to the last trials on an open side.
+
+    Where only one side of the capacity is known, the line is dashed and a triangle points to where the capacity is.
+    """
     capacity = result.capacity
-    if capacity.kind not in THRESHOLDS or capacity.ci_low is None or capacity.ci_high is None:
+    if capacity.kind not in THRESHOLDS or (capacity.ci_low is None and capacity.ci_high is None):
         return []
-    data = alt.Chart(_data([{"low": capacity.ci_low, "high": capacity.ci_high, "at": capacity.estimate}]))
-    band = data.mark_rect(color="#f58518", opacity=0.25).encode(x="low:Q", x2="high:Q")
-    return [band, data.mark_rule(color="#f58518", size=2).encode(x="at:Q")]
+    tried = [row["at"] for row in success_points(result)]
+    low, high = capacity.ci_low or min(tried), capacity.ci_high or max(tried)
+    data = alt.Chart(_data([{"low": low, "high": high, "at": capacity.estimate, "share": 0.5}]))
+    band = data.mark_rect(color=CAPACITY_COLOUR, opacity=0.25).encode(x="low:Q", x2="high:Q")
+    if capacity.status == "estimated":
+        return [band, data.mark_rule(color=CAPACITY_COLOUR, size=2).encode(x="at:Q")]
+    shape = "triangle-right" if capacity.status == "at_least" else "triangle-left"
+    line = data.mark_rule(color=CAPACITY_COLOUR, size=2, strokeDash=[6, 4]).encode(x="at:Q")
+    arrow = data.mark_point(color=CAPACITY_COLOUR, shape=shape, filled=True, size=300, opacity=1)
+    return [band, line, arrow.encode(x="at:Q", y="share:Q")]

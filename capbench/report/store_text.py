@@ -41,6 +41,12 @@ def run_rows(runs: Sequence[StoredRun]) -> list[tuple[object, ...]]:
 
 def trials_text(trials: Sequence[StoredTrial], n_trials: int | None = None) -> str:
     """One row per trial, the latest last; `n_trials` says how many there are where these are the latest of them."""
+    headers, *rows = trial_rows(trials[-MOST_ROWS:])
+    return _with_count(table(rows, [str(name) for name in headers]), n_trials or len(trials), "trial")
+
+
+def trial_rows(trials: Sequence[StoredTrial]) -> list[tuple[object, ...]]:
+    """Headers, then one row per trial; without the errors where no trial has one."""
     rows = [
         (
             each.trial.key[:12],
@@ -53,11 +59,11 @@ def trials_text(trials: Sequence[StoredTrial], n_trials: int | None = None) -> s
             each.trial.status.value.replace("_", " "),
             each.trial.reason if each.trial.error else "",
         )
-        for each in trials[-MOST_ROWS:]
+        for each in trials
     ]
     headers = ("trial", "stored (UTC)", "task", "architecture", "load", "seed", "rate", "ended", "error")
     used = len(headers) if any(row[-1] for row in rows) else len(headers) - 1
-    return _with_count(table([row[:used] for row in rows], headers[:used]), n_trials or len(trials), "trial")
+    return [row[:used] for row in (headers, *rows)]
 
 
 def pluralize(n: int, noun: str) -> str:

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from capbench.documents.result import MissingRecord, Result
-from capbench.documents.text import number, plain, table
+from capbench.documents.text import number, plain, ratio_text, table
 from capbench.measure.document import command
 from capbench.measure.options import flag_of
 from capbench.measure.request import Request
-from capbench.registry.registry import Registry
 from capbench.report.progress import duration
 from capbench.report.result_text import brief_capacity
-from capbench.store.store import existing_store
 from capbench.studies.differences import Difference, differences
-from capbench.studies.estimate import estimate_run, total_seconds
+from capbench.studies.estimate import RunEstimate, total_seconds
 from capbench.studies.fit import FitReport, FormFit
-from capbench.studies.jobs import Job
 from capbench.studies.suite import Suite
 from capbench.studies.suite_run import SuitePlan
 from capbench.studies.sweep import ARCH, JOINT, Grid, Point, results_of
@@ -83,12 +80,11 @@ def difference_rows(points: Sequence[Point], grid: Grid) -> list[tuple[str, ...]
     return [headers, *(_difference_row(each) for each in found)]
 
 
-def estimates_text(registry: Registry, jobs: Sequence[Job]) -> str:
+def estimates_text(estimates: Sequence[RunEstimate]) -> str:
     """What runs would take: one row each, then the time of all."""
-    estimates = [estimate_run(job.request, registry, existing_store()) for job in jobs]
     rows = [
         (
-            job.label,
+            each.run,
             number(each.n_parameters),
             number(each.n_first),
             number(each.n_groups),
@@ -98,7 +94,7 @@ def estimates_text(registry: Registry, jobs: Sequence[Job]) -> str:
             f"{each.bytes_per_lane / 1e6:.2g} MB" if each.bytes_per_lane else "–",
             duration(each.seconds) if each.seconds is not None else "unknown",
         )
-        for job, each in zip(jobs, estimates, strict=True)
+        for each in estimates
     ]
     headers = ("run", "parameters", "first trials", "groups", "most trials", "steps", "compiled", "per model", "time")
     seconds = total_seconds(estimates)
@@ -120,7 +116,8 @@ def _difference_row(each: Difference) -> tuple[str, ...]:
     sign = " − " if each.is_share else " / "
     verdict = "" if each.is_clear else "no clear difference"
     fields = (value for _, value in each.values)
-    return (*fields, f"{each.architecture}{sign}{each.baseline}", shown(each.value), f"{low} to {high}", verdict)
+    value = ratio_text(each.status, shown(each.value))
+    return (*fields, f"{each.architecture}{sign}{each.baseline}", value, f"{low} to {high}", verdict)
 
 
 def sweep_text(points: Sequence[Point], grid: Grid, fact: str) -> str:

@@ -38,6 +38,8 @@ WORDS = {
     "learning_rate": "learning rate",
 }
 """What fields are in words, where their names alone are terse."""
+BESIDE = 6
+"""Pixels between the points of two architectures at the same value."""
 LOG_AXIS_FACTOR = 8
 """Values that span more than this factor are drawn on a logarithmic axis."""
 
@@ -62,17 +64,20 @@ def sweep_chart(points: Sequence[Point], grid: Grid, fact: str) -> alt.LayerChar
     fields = {name: values for name, values in grid.items() if name != ARCH} or grid
     rows = [_row(point, fields) for point in points if point.result is not None]
     title = next(_title(point, fact) for point in points if point.result is not None)
-    chart = alt.Chart(alt.InlineData(values=rows))
     if len(fields) > 1:
-        return _heat_map(chart, fields, title)
-    return _lines(chart, fields, list(dict.fromkeys(str(row["architecture"]) for row in rows)), title)
+        return _heat_map(alt.Chart(alt.InlineData(values=rows)), fields, title)
+    return _lines(rows, fields, title)
 
 
-def _lines(chart: alt.Chart, fields: Grid, architectures: Sequence[str], title: alt.Title) -> alt.LayerChart:
-    """Points with their intervals, joined where the field is a number; triangles where only one side is known."""
+def _lines(rows: Sequence[Row], fields: Grid, title: alt.Title) -> alt.LayerChart:
+    """Points with their intervals, joined where the field is a number; triangles where only one side is known.
+
+    Architectures stand a few pixels beside each other, so that no interval covers another.
+    """
+    architectures = list(dict.fromkeys(str(row["architecture"]) for row in rows))
     (name,) = fields
     x, y_title = _axis(name, fields[name]), title.text
-    legend = alt.Legend() if len(architectures) > 1 else None
+    legend = alt.Legend(symbolOpacity=1) if len(architectures) > 1 else None
     scale = alt.Scale(domain=list(architectures), range=[architecture_colour(each) for each in architectures])
     colour = alt.Color("architecture:N", title=None, scale=scale, legend=legend)
     y = alt.Y("estimate:Q", title=y_title, scale=alt.Scale(zero=False, nice=True))
@@ -80,13 +85,16 @@ def _lines(chart: alt.Chart, fields: Grid, architectures: Sequence[str], title: 
         "status:N", title=None, scale=alt.Scale(domain=list(SHAPES), range=list(SHAPES.values())), legend=None
     )
     is_joined = _numbers(fields[name]) is not None
-    layers = [chart.mark_line(opacity=0.6).encode(x=x, y=y, color=colour)] if is_joined else []
-    layers += [
-        chart.mark_rule().encode(x=x, y=alt.Y("low:Q", title=y_title), y2="high:Q", color=colour),
-        chart.mark_point(filled=True, size=70, opacity=1).encode(
-            x=x, y=y, shape=shape, color=colour, tooltip=["architecture:N", "answer:N"]
-        ),
-    ]
+    layers = []
+    for i, architecture in enumerate(architectures):
+        chart = alt.Chart(alt.InlineData(values=[row for row in rows if row["architecture"] == architecture]))
+        beside = BESIDE * (i - (len(architectures) - 1) / 2)
+        if is_joined:
+            layers.append(chart.mark_line(opacity=0.6, xOffset=beside).encode(x=x, y=y, color=colour))
+        intervals = chart.mark_rule(xOffset=beside)
+        layers.append(intervals.encode(x=x, y=alt.Y("low:Q", title=y_title), y2="high:Q", color=colour))
+        marks = chart.mark_point(filled=True, size=70, opacity=1, xOffset=beside)
+        layers.append(marks.encode(x=x, y=y, shape=shape, color=colour, tooltip=["architecture:N", "answer:N"]))
     note = "vertical lines are 95 % intervals; a triangle points to where a value is of which only one side is known"
     heading = alt.Title(title.text, subtitle=[*title.subtitle, note])
     return alt.LayerChart(layer=layers).properties(width=520, height=300, title=heading)

@@ -14,6 +14,7 @@ from typing import TypeVar
 from platformdirs import user_data_path
 from pydantic import ValidationError
 
+from capbench.documents.conditions import check_fields
 from capbench.documents.result import Result, Trial
 from capbench.errors import StoreDamaged, StoreUnavailable, UnknownName
 from capbench.store.leases import Leases
@@ -158,11 +159,16 @@ class Store:
             return [read_trial(row) for row in self._db.execute(query, values)]
 
     def find_runs(self, selection: StoreQuery) -> list[StoredRun]:
-        """The selected runs, oldest first; the selection's status is ignored."""
+        """The selected runs, oldest first; the selection's status is ignored.
+
+        Raises BadSetting for a condition on a field that no run has.
+        """
         where, values = selection.where(with_status=False)
         query = f"SELECT {RUN_ROW} FROM runs WHERE {where} ORDER BY created, run_id"
         with translate_errors(self.path):
             runs = [read_run(row) for row in self._db.execute(query, values)]
+        for condition in selection.conditions:
+            check_fields([run.result for run in runs], condition)
         return [run for run in runs if selection.selects(run.result)]
 
     def latest_trials(self, selection: StoreQuery, most: int) -> tuple[list[StoredTrial], int]:

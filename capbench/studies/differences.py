@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from capbench.documents.result import Result, Trial, TrialStatus
+from capbench.documents.result import Capacity, RatioStatus, Result, Trial, TrialStatus
 from capbench.studies.sweep import ARCH, Point
 
 Z95 = 1.959964
@@ -26,12 +26,14 @@ class Difference:
     ci_low: float | None
     ci_high: float | None
     is_share: bool
+    status: RatioStatus = "estimated"
+    """Whether the value is what is estimated, or a limit because one of the capacities is one."""
 
     @property
     def is_clear(self) -> bool:
         """Whether the interval excludes that they are equal."""
         equal = 0.0 if self.is_share else 1.0
-        return self.ci_low is not None and self.ci_high is not None and not self.ci_low <= equal <= self.ci_high
+        return (self.ci_low is not None and self.ci_low > equal) or (self.ci_high is not None and self.ci_high < equal)
 
 
 def differences(points: Sequence[Point]) -> list[Difference]:
@@ -53,31 +55,28 @@ def _of_group(rest: tuple[tuple[str, str], ...], group: Sequence[Point]) -> Iter
 
 def _difference(rest: tuple[tuple[str, str], ...], mine: Result, base: Result) -> Difference:
     is_share = mine.capacity.kind == "success_rate"
-    value, low, high = _paired_shares(mine, base) if is_share else _ratio(mine, base)
-    return Difference(rest, mine.architecture.name, base.architecture.name, value, low, high, is_share)
+    value, low, high = _paired_shares(mine, base) if is_share else _ratio(mine.capacity, base.capacity)
+    status = mine.capacity.ratio_status(base.capacity)
+    return Difference(rest, mine.architecture.name, base.architecture.name, value, low, high, is_share, status)
 
 
-def _ratio(mine: Result, base: Result) -> tuple[float, float | None, float | None]:
+def _ratio(mine: Capacity, base: Capacity) -> tuple[float, float | None, float | None]:
     """The ratio of two capacities; its interval adds those of the two logarithms as independent ones.
 
     Both see the same problems at a load, which makes their errors alike if anything: the interval is not too narrow.
     """
-    value = mine.capacity.estimate / base.capacity.estimate
-    up, down = (_half_width(mine, base, side) for side in (1, -1))
-    return value, down and value / down, up and value * up
+    value, status = mine.estimate / base.estimate if base.estimate else math.inf, mine.ratio_status(base)
+    down, up = _half_width(mine.ci_low, mine, base.ci_high, base), _half_width(mine.ci_high, mine, base.ci_low, base)
+    low = None if down is None or status in ("at_most", "unknown") else value / down
+    high = None if up is None or status in ("at_least", "unknown") else value * up
+    return value, low, high
 
 
-def _half_width(mine: Result, base: Result, side: int) -> float | None:
-    """The factor by which the ratio may be larger (1) or smaller (-1); None where an end is open."""
-    mine_end, base_end = (
-        (each.ci_high if sign > 0 else each.ci_low) for each, sign in ((mine.capacity, side), (base.capacity, -side))
-    )
-    if not mine_end or not base_end or mine_end <= 0 or base_end <= 0:
+def _half_width(mine_end: float | None, mine: Capacity, base_end: float | None, base: Capacity) -> float | None:
+    """The factor by which the ratio may lie beyond its value on one side; None where one of the ends is open."""
+    if not mine_end or not base_end or min(mine_end, base_end, mine.estimate, base.estimate) <= 0:
         return None
-    if mine.capacity.status != "estimated" or base.capacity.status != "estimated":
-        return None
-    parts = (math.log(mine_end / mine.capacity.estimate), math.log(base_end / base.capacity.estimate))
-    return math.exp(math.hypot(*parts))
+    return math.exp(math.hypot(math.log(mine_end / mine.estimate), math.log(base_end / base.estimate)))
 
 
 def _paired_shares(mine: Result, base: Result) -> tuple[float, float, float]:

@@ -18,13 +18,15 @@ from capbench.measure.session import setup_of, wants_compiled
 from capbench.registry.registry import Registry
 from capbench.store.queries import StoreQuery
 from capbench.store.store import Store
-from capbench.studies.jobs import GROWTH
+from capbench.studies.jobs import GROWTH, Job
 
 
 @dataclass(frozen=True)
 class RunEstimate:
     """What a run takes, as far as that is known before it is made."""
 
+    run: str
+    """Its task and architecture, or its point of a sweep."""
     n_parameters: int
     n_first: int
     """Trials of the first round, at all learning rates; all of them where the load is given."""
@@ -40,13 +42,14 @@ class RunEstimate:
     """By the runs of this task in the store; None where there is none."""
 
 
-def estimate_run(request: Request, registry: Registry, store: Store | None) -> RunEstimate:
-    """The estimate of one request; trains nothing and writes nothing."""
-    protocol = request.protocol
+def estimate_run(job: Job, registry: Registry, store: Store | None) -> RunEstimate:
+    """The estimate of one run; trains nothing and writes nothing."""
+    request, protocol = job.request, job.request.protocol
     groups = first_groups(request, registry)
     n_first = sum(len(group.trials) for group in groups)
     is_trained = isinstance(request.solver.plugin, GradientSolver)
     return RunEstimate(
+        run=job.label,
         n_parameters=request.n_parameters,
         n_first=n_first,
         n_groups=len(groups),

@@ -108,7 +108,15 @@ def ranked(results: Sequence[Result]) -> tuple[RankedRow, ...]:
 
 def table_text(rows: Sequence[RankedRow], answer: str) -> str:
     """The table, the best first, and the sentence."""
-    from capbench.documents.text import number, table
+    from capbench.documents.text import table
+
+    headers, *cells = table_rows(rows)
+    return f"{table(cells, headers)}\n\n{answer}"
+
+
+def table_rows(rows: Sequence[RankedRow]) -> list[tuple[str, ...]]:
+    """Headers, then one row per architecture, the best first."""
+    from capbench.documents.text import number
     from capbench_leaderboard.record_text import (
         capacity_text,
         comparison_text,
@@ -118,12 +126,12 @@ def table_text(rows: Sequence[RankedRow], answer: str) -> str:
     )
 
     labels = {row.entry.path: row.entry.result.architecture.name for row in rows}
-    cells = []
+    cells: list[tuple[str, ...]] = []
     for row in rows:
         result = row.entry.result
         cells.append(
             (
-                row.rank,
+                str(row.rank),
                 probability_text(row.standing) if row.standing else "–",
                 result.architecture.name,
                 capacity_text(result.capacity),
@@ -136,7 +144,7 @@ def table_text(rows: Sequence[RankedRow], answer: str) -> str:
             )
         )
     headers = ("rank", "best", "architecture", "capacity", "95 % interval", "drift", "parameters", "bits per parameter")
-    return f"{table(cells, (*headers, 'on shared seeds', 'run'))}\n\n{answer}"
+    return [(*headers, "on shared seeds", "run"), *cells]
 
 
 def as_document(rows: Sequence[RankedRow], answer: str) -> dict[str, Any]:
@@ -161,13 +169,13 @@ def _cell(row: RankedRow) -> dict[str, Any]:
 
 def _check_files(plot: Path | None, html: Path | None) -> None:
     """Raises BadSetting for files that cannot be written, before any training."""
-    from capbench.errors import BadSetting
     from capbench.report.result_plot import check_plot_path
+    from capbench_leaderboard.report import check_page_path
 
     if plot:
         check_plot_path(plot)
-    if html and not html.parent.is_dir():
-        raise BadSetting(f"--html needs an existing folder, got {str(html.parent)!r}")
+    if html:
+        check_page_path("--html", html)
 
 
 def _write_page(results: Sequence[Result], answer: str, path: Path) -> None:

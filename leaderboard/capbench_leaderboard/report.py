@@ -27,12 +27,23 @@ def report_command(runs: tuple[str, ...], out: Path) -> None:
     --json` or `capbench sweep --json`."""
     from capbench.errors import BadSetting
 
+    check_page_path("--out", out)
     text = report_page([result for run in dict.fromkeys(runs) for result in read_runs(run)])
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadSetting(f"--out needs a file it can write, got {str(out)!r}: {error}") from error
     click.echo(f"written: {out}")
+
+
+def check_page_path(option: str, path: Path) -> None:
+    """Raises BadSetting for a path that no page can be written to."""
+    from capbench.errors import BadSetting
+
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise BadSetting(f"{option} writes a page, so it takes a file ending in .html, got {path.name!r}")
+    if not path.parent.is_dir():
+        raise BadSetting(f"{option} needs an existing folder, got {str(path.parent)!r}")
 
 
 def report_page(results: Sequence[Result], answer: str = "") -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from capbench.documents.colours import architecture_colour
 from capbench.documents.result import Result
 from capbench.errors import BadSetting
 from capbench.measure.options import RunOptions
@@ -67,9 +68,19 @@ def test_the_answer_holds_for_capacities_with_an_open_end() -> None:
     assert "mha holds at least 2.6 times as much as mlp (95 % interval from 2.6" in text
     lower = contrast([result("mha", 300), result("mlp", 250, None)])
     assert lower.probability < 0.5, "the other may be anywhere above"
-    assert "is open" in sentence(lower)
+    assert "is open (the ratio is at most 1.2, 95 % interval up to 1.3" in sentence(lower)
+    both = sentence(contrast([result("mha", 300, None), result("mlp", 300, None)]))
+    assert "is open (the ratio is unknown; probability" in both
+    assert "interval" not in both
     raised = contrast([result("mha", 300, None, raised_by="n_items"), result("mlp", 100)])
     assert sentence(raised).endswith("; mha may hold more than was asked for: raise task.n_items.")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_equal_estimates_the_one_that_may_be_more_is_named_first(order: int) -> None:
+    found = contrast([result("mlp", 300), result("mha", 300, None)][::order])
+    assert found.more.architecture.name == "mha"
+    assert "mha holds more than mlp is open (the ratio is at least 1, 95 % interval from 0.8" in sentence(found)
 
 
 def test_what_is_not_settled_is_said() -> None:
@@ -91,6 +102,7 @@ def test_different_sizes_are_both_named() -> None:
         (["mha", "aot"], "aot"),
         (["mha", "mlp", "--set", "aot.n_heads=2"], "aot.n_heads"),
         (["mha", "mlp", "--plot", "x.gif"], "--plot takes a file ending in"),
+        (["mha", "mlp", "--html", "x.pdf"], "--html writes a page, so it takes a file ending in .html, got 'x.pdf'"),
         (["mha", "mlp", "--html", "nowhere/x.html"], "--html needs an existing folder"),
     ],
 )
@@ -149,8 +161,14 @@ def test_the_json_has_cells_and_the_sentence_and_nothing_else_is_printed(capbenc
     assert "mha holds 2 times as much as mlp" in document["sentence"]
 
 
-def test_every_architecture_has_its_colour_and_capacity_in_the_picture() -> None:
-    chart = json.dumps(comparison_chart([result("mha", 200), result("mlp", 100, None)], "edge", "why").to_dict())
-    for name in ("mha", "mlp"):
-        assert f'"architecture": "{name}", "at": ' in chart
-    assert '"high": 256' in chart, "an open end goes to the last load tried"
+def test_every_architecture_has_its_own_colour_and_intervals_in_the_picture() -> None:
+    chart = comparison_chart([result("mha", 200), result("mlp", 100, None)], "edge", "why").to_dict()
+    colours = {"mha": architecture_colour("mha"), "mlp": architecture_colour("mlp")}
+    for layer in chart["layer"]:
+        scale = layer["encoding"]["color"]["scale"]
+        assert dict(zip(scale["domain"], scale["range"], strict=True)) == colours
+    capacities, shares = (chart["datasets"][chart["layer"][i]["data"]["name"]] for i in (0, 3))
+    assert [(row["architecture"], row["is_limit"]) for row in capacities] == [("mha", False), ("mlp", True)]
+    assert capacities[1]["high"] == 256, "an open end goes to the last load tried"
+    assert all(row["low"] <= row["share"] <= row["high"] for row in shares)
+    assert {row["architecture"] for row in shares} == {"mha", "mlp"}

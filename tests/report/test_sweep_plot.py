@@ -31,6 +31,14 @@ def test_an_architecture_has_its_own_colour_whichever_are_drawn_beside_it() -> N
             assert dict(zip(scale["domain"], scale["range"], strict=True)) == {a: architecture_colour(a) for a in archs}
 
 
+def test_the_intervals_of_two_architectures_do_not_cover_each_other() -> None:
+    points = [point(arch, n_heads, 100) for arch in ("mha", "gqa") for n_heads in ("1", "2")]
+    layers = sweep_chart(points, {"arch": ("mha", "gqa"), "arch.n_heads": ("1", "2")}, "edge").to_dict()["layer"]
+    assert sorted(layer["mark"]["xOffset"] for layer in layers if layer["mark"]["type"] == "rule") == [-3, 3]
+    alone = sweep_chart(points[:2], {"arch.n_heads": ("1", "2")}, "edge").to_dict()["layer"]
+    assert {layer["mark"]["xOffset"] for layer in alone} == {0}
+
+
 @pytest.mark.parametrize(
     ("name", "title"),
     [

@@ -10,6 +10,7 @@ import pytest
 
 from capbench.documents.result import TrialStatus
 from capbench.errors import BadDocument, BadSetting
+from capbench.report.study_text import sweep_text
 from capbench.studies.differences import differences
 from capbench.studies.jobs import FinishedJob, in_order
 from capbench.studies.sweep import Point, parse_grid, read_sweep
@@ -244,6 +245,9 @@ def test_the_tables_of_a_sweep_are_printed_for_documents(capbench, untrained) ->
     assert "| mlp − mha" in markdown
     assert latex.count("\\toprule") == 2
     assert "\\%" in latex
+    assert latex.isascii(), "pdflatex refuses many other signs"
+    alone = capbench(*words, "--arch", "mha", "--grid", "arch.n_heads=1,2", "--format", "latex")
+    assert (alone.code, alone.out.count("\\toprule")) == (0, 1), alone.err
 
 
 def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(capbench, own_store: Path) -> None:
@@ -253,6 +257,10 @@ def test_a_dry_run_says_what_would_be_trained_and_writes_nothing(capbench, own_s
     assert re.search(r"^rgr × mha +514 +3 +1 +3 +\d+ +(?:yes|no) +[\d.]+ MB +unknown$", run.out, re.MULTILINE)
     sweep = capbench("sweep", *words, "--grid", "arch.n_heads=1,2", "--dry-run")
     assert len(re.findall(r"^arch.n_heads=[12] ", sweep.out, re.MULTILINE)) == 2
+    told = json.loads(capbench("run", *words, "--at", "12", "--seeds", "3", "--dry-run", "--json").out)
+    assert (told["run"], told["n_parameters"], told["n_first"], told["seconds"]) == ("rgr × mha", 514, 3, None)
+    listed = json.loads(capbench("sweep", *words, "--grid", "arch.n_heads=1,2", "--dry-run", "--json").out)
+    assert [each["run"] for each in listed] == ["arch.n_heads=1", "arch.n_heads=2"]
     assert not own_store.exists()
 
 
@@ -301,6 +309,16 @@ def test_shares_at_a_load_are_compared_seed_by_seed() -> None:
     assert more.is_clear
 
 
-def test_one_that_is_known_from_one_side_only_has_no_interval() -> None:
-    (found,) = differences([_point("mha", 40), _point("mine", 10_000)])
-    assert (found.ci_low, found.ci_high, found.is_clear) == (None, None, False)
+def test_a_ratio_is_known_from_one_side_where_one_of_its_capacities_is() -> None:
+    (more,) = differences([_point("mha", 40), _point("mine", 10_000)])
+    assert (more.status, more.ci_high, more.is_clear) == ("at_least", None, True)
+    assert 1 < (more.ci_low or 0) <= more.value
+    (less,) = differences([_point("mine", 10_000), _point("mha", 40)])
+    assert (less.status, less.ci_low, less.is_clear) == ("at_most", None, True)
+    assert 1 > (less.ci_high or 0) >= less.value
+    (both,) = differences([_point("mha", 10_000), _point("mine", 20_000)])
+    assert (both.status, both.ci_low, both.ci_high, both.is_clear) == ("unknown", None, None, False)
+    text = sweep_text([_point("mha", 40), _point("mine", 10_000)], {"arch": ("mha", "mine")}, "edge")
+    assert re.search(r"^mine / mha +at least \d\S* +\d\S* to open$", text, re.MULTILINE)
+    text = sweep_text([_point("mha", 10_000), _point("mine", 20_000)], {"arch": ("mha", "mine")}, "edge")
+    assert re.search(r"^mine / mha +unknown +open to open +no clear difference$", text, re.MULTILINE)

@@ -9,8 +9,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from capbench.documents.result import Capacity, Result
-from capbench.documents.text import number
+from capbench.documents.result import Capacity, RatioStatus, Result
+from capbench.documents.text import number, ratio_text
 from capbench_leaderboard.ranking.posterior import MAX_DRAWS, make_posterior
 
 SURE = 0.95
@@ -28,8 +28,9 @@ class Contrast:
     less: Result
     ratio: float
     low: float
+    """The lower end of the 95 % interval of the ratio; 0 where a capacity has an open end."""
     high: float
-    """The ends of the 95 % interval of the ratio; infinite where a capacity has an open end."""
+    """Its upper end; infinite where a capacity has an open end."""
     probability: float
     """Of the first holding more: the least that open ends allow."""
 
@@ -37,6 +38,11 @@ class Contrast:
     def is_sure(self) -> bool:
         """Whether the order is known."""
         return self.probability >= SURE
+
+    @property
+    def status(self) -> RatioStatus:
+        """What is known of the ratio, whose estimate is a limit where one of the capacities is one."""
+        return self.more.capacity.ratio_status(self.less.capacity)
 
     @property
     def times_the_trials(self) -> float:
@@ -51,8 +57,8 @@ class Contrast:
 
 
 def contrast(results: Sequence[Result]) -> Contrast:
-    """The first two by estimate, compared by joint draws of their posteriors."""
-    more, less = sorted(results, key=lambda result: -result.capacity.estimate)[:2]
+    """The first two by estimate, compared by joint draws of their posteriors; of equals, first what may be more."""
+    more, less = sorted(results, key=_place)[:2]
     generator = np.random.default_rng(DRAW_SEED)
     draws = [make_posterior(r.capacity).draw_merits(generator.standard_normal(MAX_DRAWS)) for r in (more, less)]
     (least, greatest), (other_least, other_greatest) = draws
@@ -68,6 +74,11 @@ def contrast(results: Sequence[Result]) -> Contrast:
     )
 
 
+def _place(result: Result) -> tuple[float, int]:
+    """What sorts capacities, the most first."""
+    return -result.capacity.estimate, ("at_least", "estimated", "below").index(result.capacity.status)
+
+
 def sentence(found: Contrast) -> str:
     """The answer in one sentence."""
     more, less = found.more, found.less
@@ -78,18 +89,27 @@ def sentence(found: Contrast) -> str:
 
 
 def _how_much(found: Contrast) -> str:
-    if math.isinf(found.ratio) or found.more.capacity.status != "estimated":
+    if math.isinf(found.ratio) or found.status != "estimated":
         return f"at least {number(found.low)} times"
     return f"{number(found.ratio)} times"
 
 
 def _doubt(found: Contrast) -> str:
-    """The interval of the ratio, the probability of the order, and whether a capacity still moves with the steps."""
-    ends = f"{number(found.low)} to {number(found.high)}" if math.isfinite(found.high) else f"from {number(found.low)}"
-    ratio = "" if found.is_sure else f"the ratio is {number(found.ratio)}, "
-    text = f" ({ratio}95 % interval {ends}; probability of holding more {_percent(found.probability)})"
+    """What is known of the ratio, the probability of the order, and whether a capacity still moves with the steps."""
+    ratio = "" if found.is_sure else f"the ratio is {ratio_text(found.status, number(found.ratio))}"
+    known = ", ".join(part for part in (ratio, _ends(found)) if part)
+    chance = f"probability of holding more {_percent(found.probability)}"
+    text = f" ({known}; {chance})" if known else f" ({chance})"
     unsettled = [r.architecture.name for r in (found.more, found.less) if r.capacity.settled is False]
     return f"{text}, although {' and '.join(unsettled)} would hold more with more steps" if unsettled else text
+
+
+def _ends(found: Contrast) -> str:
+    """The interval of the ratio, without its open ends; empty where both are open."""
+    low, high = number(found.low), number(found.high)
+    if math.isinf(found.high):
+        return f"95 % interval from {low}" if found.low > 0 else ""
+    return f"95 % interval {low} to {high}" if found.low > 0 else f"95 % interval up to {high}"
 
 
 def _percent(probability: float) -> str:
