@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 READS = {"_local_scalar_dense", "equal", "is_nonzero", "masked_select", "nonzero", "_unique2", "unique_dim"}
 """Operations of aten whose result, or its shape, the host waits for."""
+
+LAUNCHES = {"LaunchKernel", "GraphLaunch", "MemcpyAsync", "MemsetAsync"}
+"""Parts of the names of CUDA's calls that start work on a device."""
 
 
 class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -38,3 +45,31 @@ def _crosses(args: Any, result: Any) -> bool:
     before = {tensor.device.type for tensor in tree_leaves(args) if isinstance(tensor, Tensor)}
     after = {tensor.device for tensor in tree_leaves(result) if isinstance(tensor, Tensor)}
     return after == {torch.device("cpu")} and bool(before - {"cpu"})
+
+
+@contextmanager
+def cuda_waits(device: torch.device) -> Iterator[list[str]]:
+    """A scope in which CUDA reports the calls for which the host waits; none are reported on other devices."""
+    found: list[str] = []
+    if device.type != "cuda":
+        yield found
+        return
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+            found.extend(str(each.message) for each in caught if "synchronizing CUDA operation" in str(each.message))
+
+
+def count_launches(function: Callable[[], None], device: torch.device) -> int | None:
+    """Kernels and copies that a function starts on a CUDA device, by torch's profiler; None on other devices."""
+    if device.type != "cuda":
+        return None
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+        function()
+        torch.cuda.synchronize(device)
+    return sum(event.count for event in found.key_averages() if any(part in event.key for part in LAUNCHES))

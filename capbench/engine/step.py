@@ -56,7 +56,7 @@ class Step:
         Every step is compiled on its own, and as a whole: torch would otherwise run parts of it, or all of it after
         eight shapes, eagerly and without saying so.
         """
-        take: Take = torch.compile(self._take_one, dynamic=False, fullgraph=True, isolate_recompiles=True)
+        take: Take = torch.compile(self._take_one, dynamic=False, fullgraph=True, isolate_recompiles=True)  # type: ignore[call-overload]
         try:
             with self._compiling.timed("compile"):
                 self._check(take, stack, state, number, steps)
