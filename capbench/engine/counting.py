@@ -6,28 +6,46 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 READS = {"_local_scalar_dense", "equal", "is_nonzero", "masked_select", "nonzero", "_unique2", "unique_dim"}
 """Operations of aten whose result, or its shape, the host waits for."""
+FROM_HOST = {"tensor", "as_tensor", "asarray", "new_tensor"}
+"""Functions that make a tensor of numbers of the host."""
 
 LAUNCHES = {"LaunchKernel", "GraphLaunch", "MemcpyAsync", "MemsetAsync"}
 """Parts of the names of CUDA's calls that start work on a device."""
 
 
 class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operations of a scope that are not views, and those for which the host waits for a device."""
+    """Counts the operations of a scope that are not views, and those for which the host waits for a device.
+
+    `meta` serves as a device in tests: its tensors cannot be read, and what mixes them with the CPU's raises or counts.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.operations: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()
+        self._from_host = _FromHost(self.waits)
+
+    def __enter__(self) -> Self:
+        """Begins to count."""
+        self._from_host.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Ends counting."""
+        super().__exit__(*error)
+        self._from_host.__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the operation and counts it."""
@@ -40,11 +58,29 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
+class _FromHost(TorchFunctionMode):
+    """Counts tensors that are made of numbers of the host on another device: the copy is waited for."""
+
+    def __init__(self, waits: Counter[str]) -> None:
+        super().__init__()
+        self._waits = waits
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Calls the function and counts it."""
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        if name in FROM_HOST and result.device.type != "cpu" and result is not args[0]:
+            self._waits[name] += 1
+        return result
+
+
 def _crosses(args: Any, result: Any) -> bool:
-    """Whether an operation takes tensors of another device to the CPU."""
-    before = {tensor.device.type for tensor in tree_leaves(args) if isinstance(tensor, Tensor)}
-    after = {tensor.device for tensor in tree_leaves(result) if isinstance(tensor, Tensor)}
-    return after == {torch.device("cpu")} and bool(before - {"cpu"})
+    """Whether an operation copies between the CPU and another device; single numbers are passed without a copy."""
+    given = [tensor for tensor in tree_leaves(args) if isinstance(tensor, Tensor)]
+    after = {tensor.device.type for tensor in tree_leaves(result) if isinstance(tensor, Tensor)}
+    if after == {"cpu"}:
+        return any(tensor.device.type != "cpu" for tensor in given)
+    return bool(after) and any(tensor.device.type == "cpu" and tensor.dim() for tensor in given)
 
 
 @contextmanager
