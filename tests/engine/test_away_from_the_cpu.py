@@ -243,9 +243,8 @@ def write_table() -> None:
         "solvers": {name: [Away(with_solver(name)).step()] for name in SOLVERS},
     }
     text = json.dumps(counted, indent=1)
-    TABLE.write_text(
-        re.sub(r"\[\s+(\d+)(?:,\s+(\d+))?\s+\]", lambda m: str([int(n) for n in m.groups() if n]), text) + "\n"
-    )
+    one_line = re.sub(r"\[[\s\d,]+\]", lambda numbers: str(json.loads(numbers[0])), text)
+    TABLE.write_text(one_line + "\n")
 
 
 if __name__ == "__main__":
