@@ -328,6 +328,8 @@ class Timing(Record):
     """Training steps, summed over the models."""
     compiled_lane_steps: Count = 0
     """Those of them that were compiled."""
+    eager_reasons: tuple[str, ...] = ()
+    """Why steps that were to be compiled ran eagerly."""
     trials_trained: Count
     trials_reused: Count
     grid_trials: Count = 0

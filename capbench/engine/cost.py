@@ -15,6 +15,8 @@ class Cost:
     phases: dict[str, float] = field(default_factory=dict)
     lane_steps: int = 0
     compiled_lane_steps: int = 0
+    eager_reasons: set[str] = field(default_factory=set)
+    """Why steps that were to be compiled ran eagerly."""
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -29,22 +31,19 @@ class Cost:
         """Counts seconds for a phase."""
         self.phases[phase] = self.phases.get(phase, 0.0) + seconds
 
-    def move(self, source: str, target: str, seconds: float) -> None:
-        """Moves seconds from one phase to another."""
-        self.spend(source, -seconds)
-        self.spend(target, seconds)
-
     def add(self, other: Cost) -> None:
         """Adds another group's cost."""
         for phase, seconds in other.phases.items():
             self.spend(phase, seconds)
         self.lane_steps += other.lane_steps
         self.compiled_lane_steps += other.compiled_lane_steps
+        self.eager_reasons |= other.eager_reasons
 
     def part(self, share: float) -> Cost:
         """A share of the cost."""
         phases = {phase: share * seconds for phase, seconds in self.phases.items()}
-        return Cost(phases, round(share * self.lane_steps), round(share * self.compiled_lane_steps))
+        steps, compiled = round(share * self.lane_steps), round(share * self.compiled_lane_steps)
+        return Cost(phases, steps, compiled, set(self.eager_reasons))
 
     @property
     def compile_seconds(self) -> float:

@@ -36,11 +36,20 @@ def resolve_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise DeviceUnavailable(
             f"no device {name!r}: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices here; "
-            "use --device cpu"
+            f"use --device cpu, or {_cuda_remedy()}"
         )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise DeviceUnavailable(f"no device {name!r}: torch {torch.__version__} sees no Apple GPU; use --device cpu")
     return device
+
+
+def _cuda_remedy() -> str:
+    """What makes torch see a CUDA device that it does not see."""
+    if not torch.backends.cuda.is_built():
+        return "install a build of torch with CUDA (pytorch.org/get-started): this one has none"
+    if torch.cuda.device_count():
+        return f"one up to cuda:{torch.cuda.device_count() - 1}"
+    return "check nvidia-smi and CUDA_VISIBLE_DEVICES"
 
 
 def keep_memory() -> None:

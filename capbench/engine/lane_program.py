@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +25,7 @@ from capbench.engine.codegen.program import (
 from capbench.engine.codegen.recording import record
 from capbench.engine.codegen.source import DEPENDS_ON_SLOTS, FunctionSource, function_source
 from capbench.engine.codegen.values import CannotCompile
+from capbench.engine.cost import Cost
 from capbench.engine.stack import LaneFunctions, Stack, build_stack
 from capbench.engine.torch_private import tree_leaves, tree_map
 from capbench.engine.trials import Setup, TrialGroup, TrialSpec, join_groups
@@ -67,17 +67,23 @@ def keep_programs(folder: Path) -> None:
     _folder = folder
 
 
-def prepare_program(group: TrialGroup) -> tuple[LaneProgram | None, float]:
-    """The program of a group and the seconds that this took; None, with a warning, where it cannot be compiled."""
-    started = time.perf_counter()
+def prepare_program(group: TrialGroup, cost: Cost) -> LaneProgram | None:
+    """The program of a group; None, with a warning, where it cannot be compiled."""
     try:
-        return find_program(group), time.perf_counter() - started
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        warnings.warn(f"the step could not be compiled and runs eagerly: {reason}", CompileFailed, stacklevel=2)
-        return None, time.perf_counter() - started
+        with cost.timed("compile"):
+            return find_program(group)
+    except Exception as error:  # noqa: BLE001 - whatever a compiler raises, the eager step remains
+        cost.eager_reasons.add(eager_reason(error))
+        return None
+
+
+def eager_reason(error: Exception) -> str:
+    """Warns that a step could not be compiled, and returns why; raises the error again where memory ran out."""
+    if is_out_of_memory(error):
+        raise error
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    warnings.warn(f"the step could not be compiled and runs eagerly: {reason}", CompileFailed, stacklevel=3)
+    return reason
 
 
 def find_program(group: TrialGroup) -> LaneProgram:
@@ -261,7 +267,7 @@ def _check_program(program: Program, lane: TracedLane, slots: int) -> None:
 
     The first step shows the gradient, in the state that it leaves; a later one shows what becomes of the weights.
     """
-    first, later = [*lane.state.values()], _filled(lane.state)
+    first, later = [*lane.state.values()], [*filled_state(lane.state).values()]
     for state, is_checked in ((first, slice(1, None)), (later, slice(0, 1))) if first else ((first, slice(0, 1)),):
         inputs = [*lane.step_inputs[: -len(state) or None], *state]
         inputs[1] = torch.ones_like(inputs[1])
@@ -269,27 +275,29 @@ def _check_program(program: Program, lane: TracedLane, slots: int) -> None:
         mine = program.call("step", slots, inputs, [lane.stack.weights, *state])
         changes = [(found - old, new - old) for old, found, new in zip(olds, mine, lane.step(*inputs), strict=True)]
         for found, eager in changes[is_checked]:
-            _check_close(found, eager, "step")
+            check_close(found, eager, "step")
     scores = lane.metrics(*lane.metric_inputs(lane.evaluated))
     values = program.call("metrics", slots, lane.metric_inputs(lane.evaluated), scores)
     for value, score in zip(values, scores, strict=True):
-        _check_close(value, score, "evaluation")
+        check_close(value, score, "evaluation")
 
 
-def _filled(state: dict[str, Tensor]) -> list[Tensor]:
+def filled_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """An optimiser's state as if it had run.
 
     In its first step Adam makes every gradient as large as the others, also those that are nothing but rounding: with
     d_qk = 1, linear attention has such gradients only, and two steps would differ by 20 %.
     """
     generator = torch.Generator().manual_seed(0)
-    drawn = (torch.rand(tensor.shape, generator=generator, dtype=COUNTED) + 0.5 for tensor in state.values())
-    return [values.to(tensor.dtype) for values, tensor in zip(drawn, state.values(), strict=True)]
+    drawn = {name: torch.rand(tensor.shape, generator=generator, dtype=COUNTED) + 0.5 for name, tensor in state.items()}
+    return {name: drawn[name].to(tensor) for name, tensor in state.items()}
 
 
-def _check_close(mine: Tensor, eager: Tensor, name: str) -> None:
-    difference, size = (mine.double() - eager.double()).norm(), eager.double().norm()
-    if not bool(torch.isfinite(size)) and not bool(torch.isfinite(mine.double().norm())):
+def check_close(mine: Tensor, eager: Tensor, name: str) -> None:
+    """Raises CannotCompile where what was compiled computes something else than the eager function."""
+    mine, eager = mine.cpu().double(), eager.cpu().double()
+    difference, size = (mine - eager).norm(), eager.norm()
+    if not bool(torch.isfinite(size)) and not bool(torch.isfinite(mine.norm())):
         return
     if not difference <= TOLERANCE * size + 1e-6:
         raise CannotCompile(f"the compiled {name} differs from the eager one by {float(difference / size):.1%}")

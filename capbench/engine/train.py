@@ -48,8 +48,7 @@ def train_group(
     cost = Cost()
     with matmul_precision(group.setup.training.dtype, device), current_device(device):
         if group.is_compiled and device.type == "cpu":
-            program, seconds = prepare_program(group)
-            cost.spend("compile", seconds)
+            program = prepare_program(group, cost)
             if program is not None and fits_lanes(program.n_bytes(group.slots)):
                 cost.add(train_lanes(group, program, on_trials, on_progress, on_weights))
                 return cost
@@ -83,7 +82,7 @@ def _train_stack(
         training.advance(cost)
         for evaluation in training.evaluate(cost):
             with cost.timed("verdicts"):
-                ended = list(_ended_trials(group.setup, evaluation, is_compiled, on_weights))
+                ended = list(_ended_trials(group.setup, evaluation, training.stepper.is_compiled, on_weights))
             if ended:
                 on_trials(ended)
         on_progress(training.step, training.live.n_alive)
@@ -142,6 +141,7 @@ class GroupTraining:
             else:
                 self._take_batches(self.live.batches, numbers)
             self.step += n_steps
+        self.stepper.move_cost(cost)
         cost.lane_steps += n_steps * n_alive
         cost.compiled_lane_steps += n_steps * n_alive * self.stepper.is_compiled
 

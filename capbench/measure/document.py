@@ -86,6 +86,7 @@ def document(session: Session, constructed: Session | None, wall_seconds: float)
             compile_seconds=session.cost.compile_seconds,
             lane_steps=session.cost.lane_steps,
             compiled_lane_steps=session.cost.compiled_lane_steps,
+            eager_reasons=tuple(sorted(session.cost.eager_reasons)),
             trials_trained=session.n_trained,
             trials_reused=session.n_reused,
             grid_trials=fixed_grid(session.trials, session.protocol),

@@ -15,7 +15,7 @@ from capbench.errors import StoreUnavailable
 from capbench.registry.registry import Registry
 from capbench.store.store import Store, home
 from capbench.store.tables import REPAIR_REMEDY
-from capbench.studies.self_test import COMPARED_STEPS, SelfTest
+from capbench.studies.self_test import COMPARED_STEPS, SelfTest, Speed
 
 LIBRARIES = ("torch", "numpy", "scipy", "pydantic", "pluggy", "click", "altair", "rich")
 
@@ -96,6 +96,7 @@ def _devices() -> tuple[str, ...]:
 
 def self_test_text(found: SelfTest) -> str:
     """The self-test of a device as text; the last line says whether it is ready."""
+    launches = "" if found.launches_per_step is None else f", {found.launches_per_step} launches of kernels"
     cuda = f", CUDA {found.cuda}" if found.cuda else ""
     rows = [
         ("device", f"{found.device}: {found.device_name}"),
@@ -104,10 +105,23 @@ def self_test_text(found: SelfTest) -> str:
         ("pair", found.pair),
         ("verdicts", f"{found.equal_verdicts} of {found.trials} as on the CPU"),
         ("difference", f"{found.largest_difference:.1e} of a parameter at most, after {COMPARED_STEPS} steps"),
-        ("step", f"{found.operations_per_step} operations, {found.host_waits_per_step} waits of the host"),
+        ("compiled", _compiled_text(found)),
+        ("step", f"{found.operations_per_step} operations, {found.host_waits_per_step} waits of the host{launches}"),
         ("evaluation", f"{found.operations_per_evaluation} operations"),
-        *(("speed", f"{s.lane_steps_per_second:,.0f} lane-steps per second at {s.lanes} lanes") for s in found.speeds),
+        *(("speed", _speed_text(speed)) for speed in found.speeds),
         ("group size", f"{found.group_size} lanes"),
     ]
     verdict = f"{found.device} is ready" if found.ready else f"{found.device} is not ready: {'; '.join(found.problems)}"
     return table(rows, ("", "")) + f"\n\n{plain(verdict)}"
+
+
+def _compiled_text(found: SelfTest) -> str:
+    if found.compiled_difference is None:
+        return f"no: {found.eager_reason}; steps run eagerly"
+    return f"{found.compiled_difference:.1e} of a parameter at most, after {COMPARED_STEPS} steps"
+
+
+def _speed_text(speed: Speed) -> str:
+    if speed.lane_steps_per_second is None:
+        return f"not measured at {speed.lanes} lanes, which take too long or too much memory"
+    return f"{speed.lane_steps_per_second:,.0f} lane-steps per second at {speed.lanes} lanes"

@@ -316,8 +316,41 @@ def test_doctor_tests_a_device_against_the_cpu(capbench) -> None:
     assert found["equal_verdicts"] == found["trials"] == 4
     assert (found["largest_difference"], found["host_waits_per_step"]) == (0, 0)
     assert found["operations_per_step"] > 20
+    assert found["launches_per_step"] is None, "a CPU launches no kernels"
+    assert found["eager_reason"] or 0 < found["compiled_difference"] < 0.01
     assert [speed["lanes"] for speed in found["speeds"]] == [2]
     assert capbench("doctor", "--device", "cpu", "--lanes", "few").code == 2
+
+
+def test_a_report_on_a_device_is_printed_and_written_for_an_issue(capbench, tmp_path: Path) -> None:
+    done = capbench("doctor", "--device", "cpu", "--lanes", "2,4", "--json", str(tmp_path / "report.json"))
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert done.out.splitlines()[-1] == "cpu is ready"
+    assert f"{found['group_size']} lanes" in done.out
+    assert all(f"{speed['lane_steps_per_second']:,.0f} lane-steps" in done.out for speed in found["speeds"])
+    refused = capbench("doctor", "--json", str(tmp_path / "report.json" / "inside"))
+    assert (refused.code, "name another file with --json" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("is_built", "n_devices", "name", "remedy"),
+    [
+        (False, 0, "cuda", "install a build of torch with CUDA (pytorch.org/get-started): this one has none"),
+        (True, 0, "cuda:1", "check nvidia-smi and CUDA_VISIBLE_DEVICES"),
+        (True, 2, "cuda:2", "use --device cpu, or one up to cuda:1"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_with_a_remedy(
+    is_built: bool, n_devices: int, name: str, remedy: str, capbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: is_built)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_devices)
+    done = capbench("doctor", "--device", name)
+    assert done.code == 2
+    assert done.err.startswith(f"error: no device '{name}': torch ")
+    assert remedy in done.err
 
 
 def test_a_command_of_another_distribution_is_listed_without_being_imported(distribution, capbench) -> None:

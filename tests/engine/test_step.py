@@ -168,8 +168,8 @@ def test_another_shape_is_another_program(programs: dict[object, object]) -> Non
 
 @compiles
 def test_a_step_compiled_ahead_is_the_one_that_training_uses(programs: dict[object, object]) -> None:
-    program, _ = prepare_program(group_of(make_pair(25), specs(1)))
-    assert prepare_program(group_of(make_pair(400), specs(3)))[0] is program  # the number of steps is data
+    program = prepare_program(group_of(make_pair(25), specs(1)), Cost())
+    assert prepare_program(group_of(make_pair(400), specs(3)), Cost()) is program  # the number of steps is data
     _, cost = train(make_pair(25), specs(20, load=90))
     assert (cost.compiled_lane_steps, len(programs)) == (20 * 25, 1)
 
@@ -202,14 +202,54 @@ def test_a_trial_whose_steps_are_no_multiple_of_the_evaluations_does_not_disturb
 @pytest.mark.filterwarnings("ignore")
 def test_torch_compiles_the_step_of_a_stack_too() -> None:
     """What GPUs use, where the lanes of a CPU do not run."""
+    (eager, _), (compiled, step) = (take_steps(is_compiled) for is_compiled in (False, True))
+    assert step.is_compiled
+    assert torch.allclose(eager, compiled, rtol=1e-4, atol=1e-5)
+
+
+def take_steps(is_compiled: bool, n_lanes: int = 4) -> tuple[Tensor, Step]:
+    """The weights of a stack after three steps, and what took them."""
     setup = make_pair()
-    found = []
-    for is_compiled in (False, True):
-        stack, _ = build_stack(group_of(setup, specs(4), is_compiled=False), CPU)
-        state = setup.solver.plugin.init(stack.weights)
-        Step(Batched(setup, stack), setup, is_compiled)(stack, state, [torch.zeros((), dtype=torch.float64)] * 3)
-        found.append(stack.weights)
-    assert torch.allclose(*found, rtol=1e-4, atol=1e-5)
+    stack, _ = build_stack(group_of(setup, specs(n_lanes), is_compiled=False), CPU)
+    step, state = Step(Batched(setup, stack), setup, is_compiled), setup.solver.plugin.init(stack.weights)
+    step(stack, state, [torch.zeros((), dtype=torch.float64)] * 3)
+    return stack.weights, step
+
+
+@pytest.mark.parametrize(
+    ("compiled", "reason"),
+    [
+        (refuse(RuntimeError("no Triton here\nmore")), "no Triton here"),
+        (lambda *_: None, "the compiled step differs from the eager one by 100.0%"),
+    ],
+    ids=["it fails", "it computes something else"],
+)
+def test_where_torch_does_not_compile_a_step_it_stays_eager(
+    compiled: Callable[..., object], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eager, _ = take_steps(False)
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: compiled)
+    with pytest.warns(CompileFailed, match=reason):
+        weights, step = take_steps(True)
+    assert not step.is_compiled
+    assert torch.equal(weights, eager)
+    cost = Cost({"steps": 100.0})
+    step.move_cost(cost)
+    assert cost.eager_reasons == {reason}
+    assert cost.phases["steps"] + cost.compile_seconds == pytest.approx(100)
+
+
+def test_memory_that_runs_out_in_torchs_compiler_makes_no_step_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse(RuntimeError("CUDA error: out of memory")))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        take_steps(True)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_torch_compiles_more_steps_than_its_limit_of_eight_for_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda take, **options: whole(take, backend="eager", **options))
+    assert all(take_steps(True, n_lanes)[1].is_compiled for n_lanes in range(2, 12))
 
 
 @pytest.mark.usefixtures("programs")
@@ -221,6 +261,7 @@ def test_where_compiling_fails_training_goes_on_eagerly(monkeypatch: pytest.Monk
         "the step could not be compiled and runs eagerly: there is no C++ compiler (c++, g++ or clang++)"
     ]
     assert cost.compiled_lane_steps == 0
+    assert cost.eager_reasons == {"there is no C++ compiler (c++, g++ or clang++)"}
     assert not any(trial.compiled for trial, _ in fallen_back.values())
     eager, _ = train(make_pair(), specs(20), is_compiled=False)
     assert farthest(eager, fallen_back) == 0
@@ -320,7 +361,7 @@ def test_a_damaged_program_is_compiled_again(
     damage: Callable[[bytes], bytes], programs: dict[object, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("capbench.engine.lane_program._folder", tmp_path)
-    prepare_program(group_of(make_pair(25), specs(1)))
+    prepare_program(group_of(make_pair(25), specs(1)), Cost())
     [path] = tmp_path.iterdir()
     whole = path.read_bytes()
     path.unlink()  # the library is open: its pages must not change
