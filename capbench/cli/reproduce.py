@@ -33,6 +33,12 @@ COMPUTED = ("device", "executor", "address", "gpus", "trial_timeout", "dtype", "
     help="Where pages go. Default: docs/reproductions if it is there, else reproductions; reproductions-PRESET for "
     "another preset.",
 )
+@click.option(
+    "--pages",
+    "only_pages",
+    is_flag=True,
+    help="Train nothing: judge the data of --out by today's claims and write the pages again.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print data and verdicts as JSON and nothing else on stdout.")
 @click.pass_context
 def reproduce_command(
@@ -41,6 +47,7 @@ def reproduce_command(
     every: bool,
     size: RecipePreset,
     out: Path | None,
+    only_pages: bool,
     as_json: bool,
 ) -> None:
     """Run what a paper reports and compare: NAME is a recipe, a paper, or a .toml file; without it, list them.
@@ -50,12 +57,20 @@ def reproduce_command(
     """
     from capbench.errors import BadSetting, RunFailed
     from capbench.report.progress import show_study
-    from capbench.report.reproduction.page import check_page_folder, default_page_folder, write_reproduction
+    from capbench.report.reproduction.page import (
+        check_page_folder,
+        default_page_folder,
+        judge_again,
+        write_reproduction,
+    )
     from capbench.report.reproduction.text import recipes_text, reproduction_json, reproduction_text
     from capbench.store.store import Store, home
     from capbench.studies.reproduce.recipe import all_recipes, find_recipes
     from capbench.studies.reproduce.reproduce import reproduce
 
+    if only_pages:
+        judge_again(out or default_page_folder(size), (ctx.find_object(PluginOptions) or PluginOptions()).load())
+        return
     if name is None and not every:
         click.echo(recipes_text(all_recipes()))
         return
@@ -70,7 +85,7 @@ def reproduce_command(
         for data in reproduce(recipes, size, registry, store, progress, lambda declared: typed_options(ctx, declared)):
             found.append(data)
             if not data.is_empty:  # do not overwrite earlier pages with a page of failures
-                write_reproduction(data, folder)
+                write_reproduction(data, folder, registry)
     click.echo(reproduction_json(found) if as_json else "\n\n".join(map(reproduction_text, found)))
     click.echo(f"pages: {folder}", err=True)
     failed = [point for data in found for point in data.failures()]

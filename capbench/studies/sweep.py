@@ -57,7 +57,7 @@ class SweepFile(MeasureOptions, TomlModel):
 
 def spelled_grid(grid: Mapping[str, Sequence[JsonValue]]) -> Grid:
     """Values by field as the command line spells them."""
-    return {name: tuple(_spelled(value) for value in values) for name, values in grid.items()}
+    return {name: tuple(spelled(value) for value in values) for name, values in grid.items()}
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def check_grid(grid: Grid) -> Grid:
     for name, values in grid.items():
         if not values or len(set(values)) < len(values):
             raise BadSetting(f"--grid {name} takes one or more different values, got {', '.join(values) or 'none'}")
-        for field, value in (pair for word in values for pair in _apart(name, word)):
+        for field, value in (pair for word in values for pair in values_apart(name, word)):
             _check_value(field, value)
     size = n_points(grid) if grid else 0
     if not 1 <= size <= MOST_POINTS:
@@ -192,7 +192,7 @@ def _is_setting(field: str) -> bool:
 
 
 def _options_at(options: RunOptions, point: Point) -> RunOptions:
-    for name, value in ((field, word) for names, joint in point.values for field, word in _apart(names, joint)):
+    for name, value in ((field, word) for names, joint in point.values for field, word in values_apart(names, joint)):
         if name == "at":
             options = options.replaced(at=_whole(value))
         elif name == "params":
@@ -204,7 +204,7 @@ def _options_at(options: RunOptions, point: Point) -> RunOptions:
     return options
 
 
-def _apart(names: str, word: str) -> list[tuple[str, str]]:
+def values_apart(names: str, word: str) -> list[tuple[str, str]]:
     """Each of the fields that move together with its word: all the same, or one of a list."""
     fields = names.split(JOINT)
     if len(fields) == 1 or not word.startswith("["):
@@ -218,13 +218,14 @@ def _apart(names: str, word: str) -> list[tuple[str, str]]:
 def _listed(text: str) -> tuple[str, ...]:
     if text.startswith("["):
         try:
-            return tuple(_spelled(value) for value in json.loads(text))
+            return tuple(spelled(value) for value in json.loads(text))
         except ValueError as error:
             raise BadSetting(f"--grid takes values with commas between them, or a JSON list, got {text!r}") from error
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _spelled(value: JsonValue) -> str:
+def spelled(value: JsonValue) -> str:
+    """A value as the command line spells it."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tabulate import tabulate
@@ -12,24 +12,28 @@ from capbench.documents.text import number, plain
 from capbench.errors import BadSetting, UserError
 from capbench.measure.options import MeasureOptions
 from capbench.measure.presets import RecipePreset
+from capbench.registry.registry import Registry
 from capbench.report.reproduction.plot import figure_svg
 from capbench.report.reproduction.summary import summary
 from capbench.studies.reproduce.claim_text import value_text
 from capbench.studies.reproduce.claims import Group
 from capbench.studies.reproduce.data import PointRecord, Reproduction, SweepRecord, data_text, read_reproduction
-from capbench.studies.reproduce.judging import JudgedClaim, judge_claims
-from capbench.studies.reproduce.recipe import PaperRecipe, RecipeSweep
+from capbench.studies.reproduce.judging import JudgedClaim, TableRow, judge_claims
+from capbench.studies.reproduce.recipe import PaperRecipe, RecipeSweep, load_recipe, recipe_names
+from capbench.studies.reproduce.staleness import stale_reasons
 from capbench.studies.reproduce.values import evaluate_at
 from capbench.studies.reproduce.verdict import Verdict
 
 DATA = "data"
 PUBLISHED = Path("docs/reproductions")
 PUBLISHED_SIZE: RecipePreset = "standard"
+Stale = Mapping[str, tuple[str, ...]]
+"""By recipe, what has changed since its data were made."""
 WRITTEN_BY = "Written by `capbench reproduce"
 LEGEND = """\
-*agrees*: the measured value is within the tolerance of the claim, or its interval contains the published value.
-*agrees in direction*: the published direction is shown beyond the variation between seeds, but not the published value;
-for a single number: within a factor of 1.25.
+*agrees*: the measured value is within the tolerance of the claim, or its interval contains the published number.
+*agrees in direction*: the published direction is shown beyond the variation between seeds, but not the published size;
+never of a single number, which has no direction.
 *no difference shown*: the interval contains both the claim and its opposite. *does not*: the opposite is shown.
 *not shown here*: the data cannot decide, and the reason is given instead; points at the ceiling of a metric are no
 evidence. Intervals are 95 %: Student's t over seeds at a fixed load, the search's own for a capacity, a bootstrap for a
@@ -64,31 +68,46 @@ def check_page_folder(folder: Path, recipes: Sequence[PaperRecipe], size: Recipe
             raise BadSetting(f"{path} has the preset {kept}, not {size}; name another folder with --out, or delete it")
 
 
-def write_reproduction(data: Reproduction, folder: Path) -> None:
+def write_reproduction(data: Reproduction, folder: Path, registry: Registry) -> None:
     """Writes the data of a recipe, then all pages and figures of the folder."""
     write_whole(folder / DATA / f"{data.recipe.name}.json", data_text(data))
-    write_pages(folder)
+    write_pages(folder, registry)
 
 
-def write_pages(folder: Path) -> None:
+def judge_again(folder: Path, registry: Registry) -> None:
+    """Gives data whose sweeps are those of today's recipe its claims and figures, and writes all pages again."""
+    for path in _data_files(folder):
+        data = read_reproduction(path)
+        today = load_recipe(data.recipe.name) if data.recipe.name in recipe_names() else data.recipe
+        if today.sweeps == data.recipe.sweeps:
+            write_whole(path, data_text(data.model_copy(update={"recipe": today})))
+    write_pages(folder, registry)
+
+
+def write_pages(folder: Path, registry: Registry) -> None:
     """Writes all pages and figures again from the data files."""
-    for name, text in render_pages(folder).items():
+    for name, text in render_pages(folder, registry).items():
         write_whole(folder / name, text)
 
 
-def render_pages(folder: Path) -> dict[str, str]:
-    """All pages and figures by file name, from the data files of a folder."""
-    found = [read_reproduction(path) for path in sorted((folder / DATA).glob("*.json"))]
+def render_pages(folder: Path, registry: Registry) -> dict[str, str]:
+    """All pages and figures by file name, from the data files of a folder and the code of today."""
+    found = [read_reproduction(path) for path in _data_files(folder)]
     if not found:
         return {}
-    pages = {f"{paper}.md": paper_page(of_paper) for paper, of_paper in _by_paper(found).items()}
+    stale = {data.recipe.name: reasons for data in found if (reasons := stale_reasons(data, registry))}
+    pages = {f"{paper}.md": paper_page(of_paper, stale) for paper, of_paper in _by_paper(found).items()}
     figures = {
         _figure_file(data, figure.id): figure_svg(figure, data) for data in found for figure in data.recipe.figures
     }
-    return {"index.md": index_page(found), **pages, **figures}
+    return {"index.md": index_page(found, stale), **pages, **figures}
 
 
-def index_page(found: Sequence[Reproduction]) -> str:
+def _data_files(folder: Path) -> list[Path]:
+    return sorted((folder / DATA).glob("*.json"))
+
+
+def index_page(found: Sequence[Reproduction], stale: Stale) -> str:
     """The index: a summary, then every claim of every recipe with its verdict, counted by group."""
     judged = [(data, each) for data in found for each in judge_claims(data)]
     seconds = sum(data.wall_seconds for data in found)
@@ -101,8 +120,12 @@ def index_page(found: Sequence[Reproduction]) -> str:
         _tally(judged),
         f"{len(found)} recipes; their run times add up to {seconds / 60:.0f} minutes, and the elapsed time is shorter "
         "where runs were parallel.",
+        _stale_list(stale),
         LEGEND.strip(),
-        *(_group_section(group, [pair for pair in judged if pair[1].claim.counted_as == group]) for group in GROUPS),
+        *(
+            _group_section(group, [pair for pair in judged if pair[1].claim.counted_as == group], stale)
+            for group in GROUPS
+        ),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -117,38 +140,55 @@ def _tally(judged: Sequence[tuple[Reproduction, JudgedClaim]]) -> str:
     return _table(rows, ("", "claims", *(verdict.value for verdict in Verdict)))
 
 
-def _group_section(group: Group, judged: Sequence[tuple[Reproduction, JudgedClaim]]) -> str:
+def _stale_list(stale: Stale) -> str:
+    """Which recipes wait to be run again, by the reason."""
+    by_reason: dict[tuple[str, ...], list[str]] = {}
+    for name, reasons in stale.items():
+        by_reason.setdefault(reasons, []).append(f"`{name}`")
+    if not stale:
+        return ""
+    lines = [f"- {_plain('; '.join(reasons))}: {', '.join(names)}" for reasons, names in by_reason.items()]
+    return "Stale, to be run again; their verdicts are marked:\n\n" + "\n".join(lines)
+
+
+def _group_section(group: Group, judged: Sequence[tuple[Reproduction, JudgedClaim]], stale: Stale) -> str:
     if not judged:
         return ""
     title, meaning = GROUPS[group]
     rows = [
-        (f"[{data.recipe.paper}]({data.recipe.paper}.md#{data.recipe.name})", *_cells(each), _command(data))
+        (
+            f"[{data.recipe.paper}]({data.recipe.paper}.md#{data.recipe.name})",
+            *_cells(each, data.recipe.name in stale),
+            _command(data),
+        )
         for data, each in judged
     ]
     return f"## {title}\n\n{meaning}\n\n" + _table(rows, ("paper", "claim", "published", "ours", "verdict", "command"))
 
 
-def paper_page(found: Sequence[Reproduction]) -> str:
+def paper_page(found: Sequence[Reproduction], stale: Stale) -> str:
     """The recipes of one paper."""
     citation = next((data.recipe.citation for data in found if data.recipe.citation), "")
     parts = [
         f"# {_plain(found[0].recipe.paper)}",
         _plain(citation),
         "Written by `capbench reproduce`; do not edit. [What the verdicts mean](index.md).",
-        *(_section(data) for data in found),
+        *(_section(data, stale.get(data.recipe.name, ())) for data in found),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _section(data: Reproduction) -> str:
+def _section(data: Reproduction, stale: Sequence[str]) -> str:
     judged = judge_claims(data)
     recipe = data.recipe
+    cells = [_cells(each, bool(stale)) for each in judged]
     parts = [
         f'<a id="{recipe.name}"></a>\n\n## {_plain(recipe.title)}',
         _plain(recipe.about),
+        f"**Stale**: {_plain('; '.join(stale))}." if stale else "",
         f"```sh\n{_command(data).strip('`')}\n```",
         *(f"![{_plain(figure.title)}]({_figure_file(data, figure.id)})" for figure in recipe.figures),
-        _table(map(_cells, judged), ("claim", "published", "ours", "verdict")) if judged else "",
+        _table(cells, ("claim", "published", "ours", "verdict")) if judged else "",
         *(_comparison(each) for each in judged if each.rows),
         *(_points(data, sweep) for sweep in data.sweeps),
         _cost(data),
@@ -156,20 +196,27 @@ def _section(data: Reproduction) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _cells(judged: JudgedClaim) -> tuple[str, str, str, str]:
+def _cells(judged: JudgedClaim, is_stale: bool) -> tuple[str, str, str, str]:
     claim = judged.claim
     published = f"{judged.published} [{claim.pedigree}] {claim.where}"
-    verdict = f"**{judged.verdict}**" + (" (check)" if claim.counted_as == "check" else "")
+    marks = [mark for mark, applies in (("check", claim.counted_as == "check"), ("stale", is_stale)) if applies]
+    verdict = f"**{judged.verdict}**" + (f" ({', '.join(marks)})" if marks else "")
     return claim.claim, published, judged.ours, verdict
 
 
 def _comparison(judged: JudgedClaim) -> str:
-    """Published and measured values, one row per point."""
-    rows = [
-        (row.label, number(row.published), value_text(row.ours), f"{row.ours.value - row.published:+.3f}")
-        for row in judged.rows
-    ]
-    return f"{_plain(judged.claim.claim)}:\n\n{_table(rows, ('', 'published', 'ours', 'difference'))}"
+    """Published and measured values, one row per published point."""
+    return f"{_plain(judged.claim.claim)}:\n\n" + _table(
+        map(_compared, judged.rows), ("", "published", "ours", "difference", "within the tolerance")
+    )
+
+
+def _compared(row: TableRow) -> tuple[str, ...]:
+    if row.ours is None:
+        return row.label, number(row.published), "not run at this size", "–", "–"
+    gap = row.ours.value - row.published
+    is_within = f"{'yes' if row.is_within else 'no'} (± {row.within:g})"
+    return row.label, number(row.published), value_text(row.ours), f"{gap:+.3f}", is_within
 
 
 def _points(data: Reproduction, sweep: SweepRecord) -> str:

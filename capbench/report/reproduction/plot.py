@@ -210,8 +210,9 @@ def _published_rows(figure: Figure, data: Reproduction) -> Iterator[Row]:
         except (NotShown, UserError):
             continue
         for row in rows:
-            line = _line_name(figure, data, claim.sweep, row.point, claim.y)
-            yield {"x": evaluate_at(row.point, figure.x).value, "y": row.published, "line": line}
+            if row.point is not None:
+                line = _line_name(figure, data, claim.sweep, row.point, claim.y)
+                yield {"x": evaluate_at(row.point, figure.x).value, "y": row.published, "line": line}
 
 
 def _curve_rows(figure: Figure, data: Reproduction) -> list[Row]:

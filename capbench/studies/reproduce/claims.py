@@ -66,7 +66,7 @@ class OneSweep(Claim):
 
 
 class TableClaim(OneSweep):
-    """Published numbers, one per point of the declared grid, in its order."""
+    """Published numbers, one per point of the paper's grid, in its order; all of them, run here or not."""
 
     kind: Literal["table"]
     published: Numbers = Field(min_length=1)

@@ -63,6 +63,9 @@ class Reproduction(Record):
     sweeps: tuple[SweepRecord, ...]
     environment: Environment | None
     """Of the first run; None if every run failed."""
+    code: dict[str, str] = Field(
+        {}, description="hashes of the code of its plugins and of its protocols, by kind and name: task rgr"
+    )
 
     def points(self, sweep: str) -> tuple[PointRecord, ...]:
         """The points of a sweep that have a result; with `least_over`, only the best value of that field."""

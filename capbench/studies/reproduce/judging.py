@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
-from statistics import median
 
 from capbench.documents.expressions import expand_braces
 from capbench.documents.text import number
@@ -33,23 +31,27 @@ from capbench.studies.reproduce.verdict import (
     judge_inside,
     judge_larger,
     judge_positive,
+    judge_range,
     judge_rising,
     judge_value,
 )
+from capbench.studies.sweep import spelled, values_apart
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A published number and the value measured at the same point."""
+    """A published number, and the point with the value measured there if it was run."""
 
-    point: PointRecord
+    label: str
     published: float
-    ours: MeasuredValue
+    within: float
+    point: PointRecord | None
+    ours: MeasuredValue | None
 
     @property
-    def label(self) -> str:
-        """The grid values of the point."""
-        return ", ".join(f"{name.split('.')[-1]} = {value}" for name, value in self.point.values.items())
+    def is_within(self) -> bool:
+        """Whether the measured value is within the tolerance."""
+        return self.ours is not None and abs(self.ours.value - self.published) <= self.within
 
 
 @dataclass(frozen=True)
@@ -96,22 +98,24 @@ def _judge(claim: Claim, data: Reproduction) -> MeasuredSide:
 @_judge.register
 def _judge_table(claim: TableClaim, data: Reproduction) -> MeasuredSide:
     rows = table_rows(claim, data)
-    if not rows:
+    pairs = [(row, row.ours) for row in rows if row.ours is not None]
+    if not pairs:
         raise NotShown(f"at this size the grid has none of the {len(claim.published)} published points")
-    worst = max(rows, key=lambda row: abs(row.ours.value - row.published))
-    gap = abs(worst.ours.value - worst.published)
-    count = "" if len(rows) == len(claim.published) else f" ({len(rows)} of {len(claim.published)} points)"
-    text = f"largest difference {gap:.3f}: {number(worst.ours.value)} at {worst.label}{count}"
-    if gap <= claim.within:
+    worst, ours = max(pairs, key=lambda pair: abs(pair[1].value - pair[0].published))
+    gap = abs(ours.value - worst.published)
+    count = "" if len(pairs) == len(rows) else f" ({len(pairs)} of the {len(rows)} published points were run)"
+    text = f"largest difference {gap:.3f}: {number(ours.value)} at {worst.label}{count}"
+    if all(row.is_within for row, _ in pairs):
         return MeasuredSide(text, Verdict.AGREES, tuple(rows))
-    is_alike = are_ordered_alike([row.published for row in rows], [row.ours.value for row in rows]) and _is_spread(rows)
-    return MeasuredSide(text, Verdict.IN_DIRECTION if is_alike else Verdict.DOES_NOT, tuple(rows))
+    is_alike = are_ordered_alike([row.published for row, _ in pairs], [each.value for _, each in pairs])
+    verdict = Verdict.IN_DIRECTION if is_alike and _is_spread(pairs) else Verdict.DOES_NOT
+    return MeasuredSide(text, verdict, tuple(rows))
 
 
-def _is_spread(rows: Sequence[TableRow]) -> bool:
+def _is_spread(pairs: Sequence[tuple[TableRow, MeasuredValue]]) -> bool:
     """Whether the values at the largest and at the smallest published number are shown to differ as published."""
-    low, *_, high = sorted(rows, key=lambda row: row.published)
-    return judge_positive(difference(high.ours, low.ours)) is Verdict.AGREES
+    (_, low), *_, (_, high) = sorted(pairs, key=lambda pair: pair[0].published)
+    return judge_positive(difference(high, low)) is Verdict.AGREES
 
 
 @_judge.register
@@ -214,25 +218,37 @@ def _judge_ratio(claim: RatioClaim, data: Reproduction) -> MeasuredSide:
         is_below = any(ratio.ceiling < claim.least for ratio in ratios)
         return MeasuredSide(text, Verdict.DOES_NOT if is_below else Verdict.NO_DIFFERENCE)
     assert claim.published is not None
-    low, high = claim.published
-    if low <= least.value and most.value <= high:
-        return MeasuredSide(text, Verdict.AGREES)
-    is_mostly_inside = low <= median(ratio.value for ratio in ratios) <= high
-    return MeasuredSide(text, Verdict.IN_DIRECTION if is_mostly_inside else Verdict.DOES_NOT)
+    return MeasuredSide(text, judge_range(ratios, *claim.published))
 
 
 def table_rows(claim: TableClaim, data: Reproduction) -> list[TableRow]:
-    """Published and measured values at the points of the declared grid that were run."""
+    """Every published number with the value measured at its point, if that point was run."""
     sweep = next(each for each in data.recipe.sweeps if each.id == claim.sweep)
-    declared = list(itertools.product(*sweep.checked_grid().values()))
-    if len(declared) != len(claim.published):
-        raise NotShown(f"the sweep has {len(declared)} points, the table {len(claim.published)} numbers")
-    measured = {tuple(point.values.values()): point for point in data.points(claim.sweep)}
+    listed = [fields for fields in sweep.published_points() if _is_listed(fields, claim.only)]
+    if len(listed) != len(claim.published):
+        raise NotShown(f"the authors' grid has {len(listed)} points, the table {len(claim.published)} numbers")
+    measured = {_fields(point): point for point in data.points(claim.sweep)}
     return [
-        TableRow(measured[values], published, evaluate_at(measured[values], claim.y))
-        for values, published in zip(declared, claim.published, strict=True)
-        if values in measured and select_points([measured[values]], claim.only)
+        _table_row(claim, fields, published, measured.get(frozenset(fields.items())))
+        for fields, published in zip(listed, claim.published, strict=True)
     ]
+
+
+def _table_row(claim: TableClaim, fields: Mapping[str, str], published: float, point: PointRecord | None) -> TableRow:
+    label = ", ".join(f"{name.split('.')[-1]} = {value}" for name, value in fields.items())
+    return TableRow(label, published, claim.within, point, None if point is None else evaluate_at(point, claim.y))
+
+
+def _fields(point: PointRecord) -> frozenset[tuple[str, str]]:
+    return frozenset(pair for names, word in point.values.items() for pair in values_apart(names, word))
+
+
+def _is_listed(fields: Mapping[str, str], only: PointFilter) -> bool:
+    """Whether a point of a grid, its values as the command line spells them, passes a filter."""
+    return all(
+        fields.get(name) in [spelled(each) for each in (wanted if isinstance(wanted, list) else [wanted])]
+        for name, wanted in only.items()
+    )
 
 
 def _trend_line(data: Reproduction, claim: TrendClaim) -> list[tuple[float, MeasuredValue]]:

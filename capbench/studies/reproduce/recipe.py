@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from capbench.measure.presets import RECIPE_PRESETS, RecipePreset, preset_named
 from capbench.studies.reproduce.claims import AnyClaim
 from capbench.studies.reproduce.figure import Figure
 from capbench.studies.suite import Name
-from capbench.studies.sweep import SweepFile, n_points
+from capbench.studies.sweep import SweepFile, n_points, values_apart
 
 FOLDER = packaged_folder("capbench.studies.reproduce", "recipes")
 
@@ -50,6 +51,14 @@ class RecipeSweep(SweepFile):
         replaced = {"smoke": self.smoke, "paper": self.paper}.get(size, {})
         own = self.model_dump(exclude_unset=True, exclude={"id", "label", "least_over", "smoke", "paper"})
         return SweepFile.model_validate({"preset": size, **own, **replaced})
+
+    def published_points(self) -> list[dict[str, str]]:
+        """The points of the papers' own grid, values by field: the grid under `paper`, or the declared one."""
+        grid = self.at_size("paper").checked_grid()
+        return [
+            dict(pair for names, word in zip(grid, words, strict=True) for pair in values_apart(names, word))
+            for words in itertools.product(*grid.values())
+        ]
 
 
 class PaperRecipe(TomlModel):

@@ -13,6 +13,7 @@ from capbench.studies.jobs import FinishedJob, StudyListener, in_order, run_jobs
 from capbench.studies.records import with_origin
 from capbench.studies.reproduce.data import Reproduction, SweepRecord, point_record
 from capbench.studies.reproduce.recipe import PaperRecipe
+from capbench.studies.reproduce.staleness import code_of
 from capbench.studies.sweep import PlannedPoint, Point, finish_point, plan_points
 
 Adjust = Callable[[RunOptions], RunOptions]
@@ -58,13 +59,14 @@ def _reproduction(plan: RecipePlan, size: RecipePreset, finished: Iterator[Finis
     sweeps = [
         (name, [_keep_origin(finish_point(point, finished), store) for point in points]) for name, points in plan.sweeps
     ]
-    first = next((point.result for _, points in sweeps for point in points if point.result), None)
+    results = [point.result for _, points in sweeps for point in points if point.result]
     return Reproduction(
         schema_version=1,
         size=size,
         recipe=plan.recipe,
         sweeps=tuple(SweepRecord(id=name, points=tuple(map(point_record, points))) for name, points in sweeps),
-        environment=first and first.environment,
+        environment=results[0].environment if results else None,
+        code=code_of(plan.recipe, size, results),
     )
 
 

@@ -1,11 +1,14 @@
 """Whether measured values agree with what was published.
 
 agrees               the measured value is within the tolerance of the claim, or its interval contains the published
-                     value
-agrees in direction  the published direction is shown beyond the variation between seeds, but not the published value
+                     number
+agrees in direction  a trend, a table or a factor only: the published direction is shown beyond the variation between
+                     seeds, but not the published size
 no difference shown  the interval contains both the claim and its opposite
 does not             the opposite is shown
 not shown here       the data cannot decide: there are no points, they are at the ceiling, or there is no interval
+
+A single number has no direction: it agrees, does not, or is not told apart from what was published.
 """
 
 from __future__ import annotations
@@ -22,8 +25,6 @@ from capbench.studies.reproduce.values import MeasuredValue, NotShown, differenc
 
 MIN_RANK_CORRELATION = 0.9
 """Values follow the published trend if their rank correlation is above this."""
-NEAR_FACTOR = 1.25
-"""A value agrees in direction if it is within this factor of the published one."""
 MAX_HALF_WIDTH = 0.5
 """An interval that extends further than this share of the published value to one side decides nothing."""
 
@@ -39,18 +40,28 @@ class Verdict(StrEnum):
 
 
 def judge_value(found: MeasuredValue, published: Span, within: float) -> Verdict:
-    """Whether the estimate is within the tolerance of the published value, or the interval contains that value."""
+    """Whether the estimate is within the tolerance of what was published, or the interval contains that number."""
     low, high = published if isinstance(published, tuple) else (published, published)
-    if low - within <= found.value <= high + within:
+    least, most = low - within, high + within
+    if least <= found.floor and found.ceiling <= most:
         return Verdict.AGREES
-    is_touching = found.floor <= high + within and found.ceiling >= low - within
+    if found.ceiling < least or found.floor > most:
+        return Verdict.DOES_NOT
     half_width = max(found.ceiling - found.value, found.value - found.floor)
-    if is_touching and half_width > MAX_HALF_WIDTH * max(abs(low), abs(high)):
+    if half_width > MAX_HALF_WIDTH * max(abs(low), abs(high)):
         raise NotShown(f"{value_text(found)}: too wide an interval to tell")
-    if found.floor <= high and found.ceiling >= low:
+    is_number = low == high
+    if least <= found.value <= most or (is_number and found.floor <= low <= found.ceiling):
         return Verdict.AGREES
-    is_near = low / NEAR_FACTOR <= found.value <= high * NEAR_FACTOR
-    return Verdict.IN_DIRECTION if is_touching or is_near else Verdict.DOES_NOT
+    return Verdict.NO_DIFFERENCE
+
+
+def judge_range(values: Sequence[MeasuredValue], low: float, high: float) -> Verdict:
+    """Whether every value is in a range; it does not agree where an interval lies outside."""
+    if all(low <= value.value <= high for value in values):
+        return Verdict.AGREES
+    is_outside = any(value.ceiling < low or value.floor > high for value in values)
+    return Verdict.DOES_NOT if is_outside else Verdict.NO_DIFFERENCE
 
 
 def judge_positive(gap: MeasuredValue) -> Verdict:

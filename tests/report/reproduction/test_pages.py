@@ -1,18 +1,34 @@
-"""The pages of reproductions are a pure function of their data."""
+"""The pages of reproductions follow from their data and from whether the code that made them is today's."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from capbench.report.reproduction.page import render_pages
+from capbench.registry.registry import load_registry
+from capbench.report.reproduction.page import index_page, paper_page, render_pages
 from capbench.report.reproduction.plot import _in_order
+from capbench.studies.reproduce.data import read_reproduction
 
 PUBLISHED = Path(__file__).parents[3] / "docs" / "reproductions"
 
 
 def test_every_published_page_is_what_its_data_render_to() -> None:
-    for name, text in render_pages(PUBLISHED).items():
-        assert (PUBLISHED / name).read_text(encoding="utf-8") == text, f"{name}: run `capbench reproduce` again"
+    for name, text in render_pages(PUBLISHED, load_registry()).items():
+        assert (PUBLISHED / name).read_text(encoding="utf-8") == text, f"{name}: run `capbench reproduce --pages`"
+
+
+def test_the_page_of_data_made_with_other_code_says_so() -> None:
+    data = read_reproduction(PUBLISHED / "data" / "dana2025-small.json")
+    old, stale = (
+        {"dana2025-small": ("the code of task bigrams was changed since",)},
+        "**Stale**: the code of task bigrams",
+    )
+    assert stale in paper_page([data], old)
+    assert stale not in paper_page([data], {})
+    assert "the code of task bigrams was changed since: `dana2025-small`" in index_page([data], old)
+    assert index_page([data], old).count(" (stale) |") == 1
+    assert " (check, stale) |" in index_page([data], old)
+    assert "stale" not in index_page([data], {}).lower()
 
 
 def test_axes_of_a_heat_map_are_in_order() -> None:

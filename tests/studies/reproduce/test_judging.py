@@ -44,7 +44,12 @@ def searched(
     )
 
 
-def judge(claim: Mapping[str, object], *points: PointRecord, other: Sequence[PointRecord] = ()) -> JudgedClaim:
+def judge(
+    claim: Mapping[str, object],
+    *points: PointRecord,
+    other: Sequence[PointRecord] = (),
+    paper: Mapping[str, object] | None = None,
+) -> JudgedClaim:
     """The verdict on one claim over a sweep of these points."""
     sweep = {
         "label": "a sweep",
@@ -58,7 +63,7 @@ def judge(claim: Mapping[str, object], *points: PointRecord, other: Sequence[Poi
             "paper": "p",
             "title": "t",
             "about": "",
-            "sweeps": [{"id": "s", **sweep}, {"id": "o", **sweep}],
+            "sweeps": [{"id": "s", **sweep, "paper": paper or {}}, {"id": "o", **sweep}],
             "claims": [{"id": "c", "claim": "it is so", "pedigree": "paper", "where": "Table 1", **claim}],
         }
     )
@@ -97,9 +102,22 @@ def test_a_table_is_compared_with_the_points_that_were_run_by_their_grid_values(
     assert whole.verdict == AGREES
     failed = PointRecord(values={"arch.n_heads": "2"}, reason="diverged", settings={"arch.n_heads": 2})
     part = judge(TABLE, point(1, (0.1, 0.1)), failed, point(3, (0.4, 0.4)))
-    assert (part.verdict, [row.published for row in part.rows]) == (AGREES, [0.1, 0.4])
-    assert "2 of 3 points" in part.ours
+    assert (part.verdict, [row.published for row in part.rows if row.ours]) == (AGREES, [0.1, 0.4])
+    assert "2 of the 3 published points were run" in part.ours
     assert judge(TABLE, point(1, (0.1, 0.1))).verdict == NOT_SHOWN  # three numbers, one point
+
+
+def test_a_table_lists_every_point_of_the_papers_grid_and_says_which_are_within() -> None:
+    grid = {"arch.n_heads": [1, 2, 3, 4]}
+    table = {**TABLE, "only": {"arch.n_heads": [1, 2, 4]}}
+    found = judge(table, point(1, (0.11, 0.11)), point(2, (0.3, 0.3)), paper={"grid": grid})
+    assert [(row.label, row.published, row.is_within) for row in found.rows] == [
+        ("n_heads = 1", 0.1, True),
+        ("n_heads = 2", 0.2, False),
+        ("n_heads = 4", 0.4, False),
+    ]
+    assert [row.ours is None for row in found.rows] == [False, False, True]
+    assert judge(TABLE, point(1, (0.1, 0.1)), paper={"grid": grid}).verdict == NOT_SHOWN  # three numbers, four points
 
 
 @pytest.mark.parametrize(
@@ -107,11 +125,14 @@ def test_a_table_is_compared_with_the_points_that_were_run_by_their_grid_values(
     [
         (10.0, (9.9, 10.1, 10.0), AGREES),
         (10.0, (9.0, 10.5, 9.8), AGREES),  # the interval contains it
-        (10.0, (11.9, 12.1, 12.0), IN_DIRECTION),
+        (10.0, (11.9, 12.1, 12.0), DOES_NOT),  # near, but a single number has no direction
         (10.0, (19.9, 20.1, 20.0), DOES_NOT),
         (10.0, (1.0, 30.0, 20.0), NOT_SHOWN),  # the interval is too wide
         ([8.0, 12.0], (11.0, 11.5, 11.2), AGREES),
-        ([8.0, 12.0], (13.9, 14.1, 14.0), IN_DIRECTION),
+        ([8.0, 12.0], (13.9, 14.1, 14.0), DOES_NOT),
+        ([8.0, 12.0], (12.0, 12.1, 12.6), NO_DIFFERENCE),  # in or above the range
+        ([8.0, 12.0], (0.0, 20.0, 10.0), NOT_SHOWN),
+        ([0.0, 20.0], (1.0, 9.0, 5.0), AGREES),  # a wide interval, all of it in the range
         ([8.0, 12.0], (-10.1, -9.9, -10.0), DOES_NOT),
     ],
 )
@@ -136,7 +157,7 @@ def test_a_search_has_no_single_seeds() -> None:
     [
         ((11.4, 11.5, 11.6), AGREES),  # within the tolerance
         ((12.0, 14.6, 15.0), AGREES),  # beyond it, but the interval contains the published value
-        ((12.5, 13.0, 13.5), IN_DIRECTION),  # the interval reaches the tolerance, not the published value
+        ((12.5, 13.0, 13.5), NO_DIFFERENCE),  # the interval reaches the tolerance, not the published value
         ((13.9, 14.2, 14.0), DOES_NOT),
     ],
 )
@@ -234,7 +255,7 @@ FIT = {"kind": "fit", "sweeps": ["s"], "x": "arch.n_heads", "y": "metrics.y", "f
 
 @pytest.mark.parametrize(
     ("power", "published", "outcome"),
-    [(2.0, [1.8, 2.5], AGREES), (2.0, 2.3, IN_DIRECTION), (1.0, [2.0, 3.0], DOES_NOT)],
+    [(2.0, [1.8, 2.5], AGREES), (2.0, 2.3, DOES_NOT), (1.0, [2.0, 3.0], DOES_NOT)],
 )
 def test_a_fit_is_judged_by_its_parameter(power, published, outcome) -> None:
     points = [
@@ -267,7 +288,8 @@ def test_a_fit_of_too_few_points_or_of_a_form_that_is_not_there_shows_nothing() 
     ("limits", "ratios", "outcome"),
     [
         ({"published": [4, 14]}, (5, 9, 13), AGREES),
-        ({"published": [4, 14]}, (5, 9, 15), IN_DIRECTION),
+        ({"published": [4, 14]}, (5, 9, 15), DOES_NOT),
+        ({"published": [4, 14]}, (5, 9, 14.01), NO_DIFFERENCE),  # the interval reaches into the range
         ({"published": [4, 14]}, (1, 2, 13), DOES_NOT),
         ({"least": 1}, (2, 3, 4), AGREES),
         ({"least": 1}, (2, 0.9, 4), DOES_NOT),
@@ -327,7 +349,7 @@ def test_claims_are_counted_by_their_pedigree_unless_they_say_otherwise() -> Non
     assert judge({**claim, "group": "check"}, point(1, (1, 1))).claim.counted_as == "check"
 
 
-def test_a_value_of_one_seed_does_not_agree_in_direction() -> None:
+def test_a_value_of_one_seed_decides_nothing() -> None:
     claim = {"kind": "value", "sweep": "s", "y": "metrics.y", "published": 10.0}
     found = judge(claim, point(1, (11.0,)))
     assert (found.verdict, "too wide an interval" in found.ours) == (NOT_SHOWN, True)
