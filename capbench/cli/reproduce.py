@@ -10,6 +10,8 @@ from capbench.cli.options import run_options, typed_options
 from capbench.cli.shared_options import PluginOptions, plugins_print_to_stderr
 from capbench.measure.presets import RECIPE_PRESETS, RecipePreset
 
+FROZEN = "frozen"
+"""The folder of forecasts beside the pages."""
 COMPUTED = ("device", "executor", "address", "gpus", "trial_timeout", "dtype", "compile_mode")
 """Options of a run that are the user's choice; the others are declared by the recipe."""
 
@@ -65,6 +67,7 @@ def reproduce_command(
     )
     from capbench.report.reproduction.text import recipes_text, reproduction_json, reproduction_text
     from capbench.store.store import Store, home
+    from capbench.studies.reproduce.forecast import keep_frozen
     from capbench.studies.reproduce.recipe import all_recipes, find_recipes
     from capbench.studies.reproduce.reproduce import reproduce
 
@@ -82,7 +85,15 @@ def reproduce_command(
     found = []
     with plugins_print_to_stderr(), show_study() as progress:
         registry, store = plugins.load(), Store(home())
-        for data in reproduce(recipes, size, registry, store, progress, lambda declared: typed_options(ctx, declared)):
+        for data in reproduce(
+            recipes,
+            size,
+            registry,
+            store,
+            progress,
+            lambda declared: typed_options(ctx, declared),
+            lambda frozen: keep_frozen(folder / FROZEN / f"{frozen.recipe}.json", frozen),
+        ):
             found.append(data)
             if not data.is_empty:  # do not overwrite earlier pages with a page of failures
                 write_reproduction(data, folder, registry)

@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeGuard
 
-from capbench.documents.result import Result
+from capbench.documents.result import Reading, Result
 from capbench.errors import BadSetting
 
 OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
@@ -21,7 +21,7 @@ OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
 FUNCTIONS: Mapping[str, Callable[[float], float]] = {"log": math.log, "log2": math.log2, "sqrt": math.sqrt}
 KNOWN = (
     "task.FIELD, arch.FIELD, n_parameters, at, capacity, d_qk_total, bits, bits_per_parameter, metrics.NAME, "
-    'data.NAME, data["NAME"], bound.ID; with + - * / ** log() sqrt()'
+    'data.NAME, data["NAME"], bound.ID, readings.NAME, precision["BITS.NAME"]; with + - * / ** log() sqrt()'
 )
 
 BRACES = "{}"
@@ -92,9 +92,19 @@ def numbers_of(result: Result) -> dict[str, float]:
         "metrics": result.metrics,
         "data": result.data,
         "bound": {bound.id: bound.value for bound in result.bounds},
+        **{
+            section: {name: found.estimate for name, found in named.items()}
+            for section, named in named_readings(result).items()
+        },
     }
     dotted = {f"{section}.{field}": value for section, fields in sections.items() for field, value in fields.items()}
     return {name: float(v) for name, v in {**plain, **dotted}.items() if _is_number(v)}
+
+
+def named_readings(result: Result) -> dict[str, dict[str, Reading]]:
+    """The readings of a result by section and name: of all models, and at each precision as `4.half`."""
+    rounded = {f"{point.weight_bits}.{each.name}": each for point in result.precision for each in point.readings}
+    return {"readings": {each.name: each for each in result.readings}, "precision": rounded}
 
 
 def _is_number(value: object) -> TypeGuard[float]:

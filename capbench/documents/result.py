@@ -111,12 +111,18 @@ class Protocol(Record):
         1, description="version of the search and of the estimator; 1 in documents written before this field"
     )
 
+    precisions: tuple[Positive, ...] = Field(
+        (), description="bits per weight to which every trained model was also rounded (--precision)"
+    )
+
     @model_serializer(mode="wrap")
-    def _without_first_estimator(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves version 1 out, so that documents written before the field keep their run_id, a hash of this text."""
+    def _without_later_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out fields that earlier documents lack, so that these keep their run_id, a hash of this text."""
         fields: dict[str, Any] = handler(self)
         if self.estimator == 1:
             fields.pop("estimator", None)
+        if not self.precisions:
+            fields.pop("precisions", None)
         return fields
 
 
@@ -126,6 +132,11 @@ CONTEXT_BITS = "context_bits"
 """The metric of the information held, which every task reports: a sum over all facts."""
 FACTS_HELD = "facts_held"
 """The metric of the overload measurement, on tasks that have one."""
+
+
+def rounded_name(metric: str, bits: int) -> str:
+    """The name in `Trial.data` of a metric after the weights were rounded to so many bits."""
+    return f"{metric}_rounded_to_{bits}_bits"
 
 
 class Trial(Record):
@@ -208,6 +219,17 @@ class Reading(Record):
     ci_high: Signed | None
     status: Literal["estimated", "at_least", "below"]
     note: str = Field("", description="what is read, and what limits it")
+
+
+class PrecisionPoint(Record):
+    """The capacity after rounding every trained tensor to some bits per weight: per tensor, symmetric about 0."""
+
+    weight_bits: Positive
+    capacity: Capacity
+    bits_per_parameter: Signed | None = Field(
+        None, description="the capacity in bits, at the bits per fact of the unrounded models, per parameter"
+    )
+    readings: tuple[Reading, ...] = Field((), description="other readings of the same rounded models")
 
 
 class RateWindow(Record):
@@ -374,6 +396,9 @@ class Result(Record):
     n_parameters: Positive
     capacity: Capacity
     readings: tuple[Reading, ...] = Field((), description="other readings of the same trials, beside the capacity")
+    precision: tuple[PrecisionPoint, ...] = Field(
+        (), description="the capacity after rounding the weights, under --precision; most bits first"
+    )
     bits: Signed
     bits_per_parameter: Signed
     metrics: dict[str, float] = Field(description="means over the trials at the load nearest to the capacity")

@@ -153,9 +153,17 @@ def finished_trial(
 
 def analyse_lane(setup: Setup, stack: Stack, lane: int) -> dict[str, float]:
     """The analysis of one lane's model."""
+    module, weights, fixed, problem = lane_model(stack, lane)
+    return analyse(setup, module, {**weights, **fixed}, problem)
+
+
+def lane_model(stack: Stack, lane: int) -> tuple[nn.Module, Named, Named, Problem]:
+    """The model of one lane: its structure, its trained tensors, the others, and its problem."""
     one = stack.kept(torch.tensor([lane], device=stack.weights.device))
-    tensors, problem = tree_map(lambda tensor: tensor[0], ({**one.layout.split(one.weights), **one.fixed}, one.problem))
-    return analyse(setup, stack.module, tensors, problem)
+    weights, fixed, problem = tree_map(
+        lambda tensor: tensor[0], (one.layout.split(one.weights), one.fixed, one.problem)
+    )
+    return stack.module, weights, fixed, problem
 
 
 @torch.no_grad()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from capbench.contract.solver import GradientSolver
 from capbench.contract.task import Problem
-from capbench.documents.result import BITS, Trial
+from capbench.documents.result import BITS, Trial, TrialStatus
 from capbench.engine.batches import has_batches, lane_batches
 from capbench.engine.codegen.program import lane_elements, lane_type
 from capbench.engine.codegen.source import LANES
@@ -27,6 +27,7 @@ from capbench.engine.evaluation import (
     stopping_status,
 )
 from capbench.engine.lane_program import COUNTED, LaneProgram
+from capbench.engine.rounding import score_rounded
 from capbench.engine.stack import Layout, Named, fixed_tensors, make_problem, make_start, placed
 from capbench.engine.torch_private import tree_leaves, tree_map
 from capbench.engine.trials import Setup, TrialGroup, TrialSpec
@@ -249,6 +250,8 @@ class LaneTraining:
         weights = trial.layout.split(self._memory.weights[:, lane].unsqueeze(0).contiguous())
         own = {name: tensor[0] for name, tensor in weights.items()}
         found = analyse(self._setup, trial.module, {**own, **trial.fixed}, trial.problem) if training.analyses else {}
+        if training.precisions and status is not TrialStatus.DIVERGED:
+            found |= score_rounded(self._setup, trial.module, own, trial.fixed, trial.problem)
         finite = {name: number for name, number in metrics.items() if math.isfinite(number)}
         record = finished_trial(
             self._setup, trial.lane.trial, status, trial.step, finite, {**trial.lane.data, **found}, compiled=True

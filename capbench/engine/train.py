@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from capbench.contract.solver import GradientSolver
-from capbench.documents.result import BITS, Trial
+from capbench.documents.result import BITS, Trial, TrialStatus
 from capbench.engine.batches import Batches, has_batches
 from capbench.engine.cost import Cost
 from capbench.engine.devices import counting_dtype, current_device, matmul_precision
@@ -24,11 +24,13 @@ from capbench.engine.evaluation import (
     PendingEvaluations,
     analyse_lane,
     finished_trial,
+    lane_model,
     stopping_status,
 )
 from capbench.engine.lane_program import prepare_program
 from capbench.engine.lanes import train_lanes
 from capbench.engine.memory import fits_lanes, lanes_that_fit
+from capbench.engine.rounding import score_rounded
 from capbench.engine.stack import Batched, Stack, build_stack
 from capbench.engine.step import Step
 from capbench.engine.trials import Setup, TrialGroup, group_trials
@@ -207,9 +209,14 @@ def _open(group: TrialGroup, device: torch.device, is_compiled: bool, reads_weig
         LiveGroup(lanes, stack, solver.init(stack.weights), batches, tally),
         batched,
         Step(batched, setup, is_compiled),
-        PendingEvaluations(device.type == "cuda", reads_weights or setup.training.analyses),
+        PendingEvaluations(device.type == "cuda", reads_weights or _reads_models(setup)),
         torch.arange(steps, dtype=counting_dtype(device), device=device),
     )
+
+
+def _reads_models(setup: Setup) -> bool:
+    """Whether the weights of a trial are read when it ends."""
+    return setup.training.analyses or bool(setup.training.precisions)
 
 
 def _ended_trials(
@@ -226,6 +233,8 @@ def _ended_trials(
         lane.alive = False
         own = {name: values[i] for name, values in metrics.items() if math.isfinite(values[i])}
         found = analyse_lane(setup, evaluation.stack, i) if setup.training.analyses else {}
+        if setup.training.precisions and status is not TrialStatus.DIVERGED:
+            found |= score_rounded(setup, *lane_model(evaluation.stack, i))
         data = {**lane.data, **found}
         trial = finished_trial(setup, lane.trial, status, evaluation.step, own, data, is_compiled)
         if on_weights is not None:

@@ -52,6 +52,8 @@ class Training:
     """Whether task and architecture analyse each trained model."""
     sampling: Sampling | None = None
     """How batches are drawn; None: every step sees every fact."""
+    precisions: tuple[int, ...] = ()
+    """Bits per weight to which each trained model is rounded at its end, to be scored again."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ class Setup:
             "task": _identity(self.task),
             "architecture": _identity(self.architecture),
             "solver": _identity(self.solver),
-            "training": asdict(self.training),
+            "training": _training_identity(self.training),
         }
         return json.dumps(parts, sort_keys=True)
 
@@ -230,6 +232,12 @@ def seeded(seed: int) -> Iterator[None]:
 def _unused_later_fields(plugin: Plugin) -> set[str]:
     """Fields that did not exist when the first results were made, and have the value that those have."""
     return {name for name, value in plugin.later_fields.items() if getattr(plugin, name) == value}
+
+
+def _training_identity(training: Training) -> dict[str, object]:
+    """Its fields; without precisions if there are none, so that earlier trials keep their keys."""
+    fields = asdict(training)
+    return fields if training.precisions else {name: fields[name] for name in fields if name != "precisions"}
 
 
 def _identity(configured: Configured[Task] | Configured[Architecture] | Configured[Solver]) -> dict[str, object]:

@@ -28,6 +28,7 @@ from capbench.documents.result import (
     merge_workers,
 )
 from capbench.engine.cost import Cost
+from capbench.measure.estimate.precision import precision_points
 from capbench.measure.estimate.readings import read_trials
 from capbench.measure.estimate.summary import fixed_grid, summarise
 from capbench.measure.matching import count_parameters
@@ -71,6 +72,7 @@ def document(session: Session, constructed: Session | None, wall_seconds: float)
         n_parameters=n_parameters,
         capacity=capacity,
         readings=read_trials(session.trials, session.protocol),
+        precision=precision_points(session.trials, session.protocol, summary, n_parameters),
         bits=bits,
         bits_per_parameter=bits / n_parameters,
         metrics=summary.metrics,

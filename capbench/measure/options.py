@@ -124,6 +124,10 @@ class MeasureOptions(BaseModel):
         bool,
         Option("Analyse each model at its end (triples: tensor ranks; mha on sequences: saturation).", "true or false"),
     ] = False
+    precision: Annotated[
+        bool,
+        Option("Also round the weights of each model to 16 … 2 bits: the capacity at each.", "true or false"),
+    ] = False
     protocol: Annotated[
         str,
         Option(f"Training protocol: {', '.join(PROTOCOL_NAMES)}.", "a protocol's name", metavar="NAME"),

@@ -28,6 +28,8 @@ from capbench.registry.settings import Configured, configure, parse_settings
 LARGEST_MULTIPLE = 64
 """--minimize searches up to this multiple of the parameter's present value."""
 
+WEIGHT_BITS = (16, 8, 6, 4, 3, 2)
+"""Bits per weight to which --precision rounds, in the order in which their capacities are searched for."""
 
 Mode = Literal["capacity", "at", "minimize", "overload"]
 
@@ -145,6 +147,8 @@ def _protocol(request: Request, module: nn.Module) -> Protocol:
     mode, limits, at = _mode(request)
     if options.analyse:
         _check_analysis(task, request.architecture.plugin, module)
+    if options.precision and mode not in ("capacity", "at"):
+        raise BadSetting(f"--precision is for a capacity or a success rate, got --{mode}; leave one of them out")
     if options.settle and (mode != "capacity" or not isinstance(request.solver.plugin, GradientSolver)):
         got = f"--{mode}" if mode != "capacity" else f"--solver {request.solver.plugin.name}"
         raise BadSetting(
@@ -170,6 +174,7 @@ def _protocol(request: Request, module: nn.Module) -> Protocol:
         unit=limits[0] if options.minimize else 1,
         analyses=options.analyse,
         estimator=ESTIMATOR_VERSION,
+        precisions=WEIGHT_BITS if options.precision else (),
     )
 
 

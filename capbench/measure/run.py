@@ -17,6 +17,7 @@ from capbench.executors.backends import open_pool_backend
 from capbench.executors.executor import Backend
 from capbench.executors.interrupts import Interrupt, deferred
 from capbench.measure.document import command, document
+from capbench.measure.estimate.precision import at_precision
 from capbench.measure.estimate.search import SearchPlan, next_trials
 from capbench.measure.estimate.summary import (
     axis_of,
@@ -38,6 +39,8 @@ from capbench.store.store import Store
 
 MAX_EXTENSIONS = 8
 """Factors of two by which --settle extends the learning rates at most."""
+ROUNDED_BUDGET = 4
+"""The search at each precision may add the budget divided by this: it starts from the trials of all searches before."""
 FEW_POINTS = 4
 """Loads of the first round where the capacity is known roughly."""
 PROBES = 8
@@ -155,7 +158,24 @@ def _measure(session: Session, loads: Sequence[int | None] = ()) -> None:
         points = [(load, seed) for load in loads or [protocol.at] if load for seed in range(protocol.seeds)]
         session.measure(points, protocol.learning_rates or (None,))
     else:
-        _search(session, search_plan(session.request, session.registry))
+        plan = search_plan(session.request, session.registry)
+        _search(session, plan)
+        for bits in protocol.precisions:
+            _search_rounded(session, plan, bits)
+
+
+def _search_rounded(session: Session, plan: SearchPlan, bits: int) -> None:
+    """Further rounds, at the leading rate, until the capacity of the rounded models has a narrow interval too."""
+    protocol = session.protocol
+    more = plan.budget // ROUNDED_BUDGET
+    n_before = None
+    while True:
+        seen, others = observations_by_rate(at_precision(session.trials, protocol, bits), protocol)
+        n_before = len(seen) if n_before is None else n_before
+        wanted = next_trials(seen, replace(plan, budget=n_before + more), others)
+        if not wanted:
+            return
+        session.measure(wanted, [leading_rate(session.trials, protocol)])
 
 
 def construction(session: Session) -> Session | None:

@@ -292,5 +292,6 @@ def setup_of(request: Request, at: int) -> Setup:
         stops_early=not (protocol.mode == "overload" or (sampling and sampling.scored_batches)),
         analyses=protocol.analyses,
         sampling=sampling,
+        precisions=protocol.precisions,
     )
     return Setup(request.task, architecture, request.solver, training)

@@ -17,7 +17,9 @@ from capbench.documents.text import plain, sign_text
 from capbench.errors import BadSetting
 from capbench.measure.estimate.summary import axis_of, find_threshold
 from capbench.measure.estimate.threshold import wilson
+from capbench.report.precision_plot import precision_chart, precision_rows
 
+AnyChart = alt.LayerChart | alt.ConcatChart | alt.HConcatChart
 SUFFIXES = (".png", ".svg", ".html", ".pdf")
 DARK_STYLE = (
     "@media (prefers-color-scheme: dark) {"
@@ -51,11 +53,13 @@ class ScriptSafeEncoder(json.JSONEncoder):
 
 
 def save_plot(result: Result, fact: str, path: Path) -> None:
-    """Writes the success curve in the format that the suffix of the path names."""
-    save_chart(success_chart(result, fact), path)
+    """Writes the success curve, and the capacity against precision where that was measured."""
+    curve = success_chart(result, fact)
+    rounded = [precision_chart(result, fact)] if precision_rows(result) else []
+    save_chart(alt.HConcatChart(hconcat=[curve, *rounded]) if rounded else curve, path)
 
 
-def save_chart(chart: alt.LayerChart | alt.ConcatChart, path: Path) -> None:
+def save_chart(chart: AnyChart, path: Path) -> None:
     """Writes a chart in the format that the suffix of the path names."""
     if path.suffix.lower() == ".html":
         path.write_text(page_with(chart), encoding="utf-8")
@@ -67,7 +71,7 @@ def save_chart(chart: alt.LayerChart | alt.ConcatChart, path: Path) -> None:
         chart.save(path, format="png", scale_factor=2)
 
 
-def page_with(chart: alt.LayerChart | alt.ConcatChart) -> str:
+def page_with(chart: AnyChart) -> str:
     """A page that a chart fills; it needs no network."""
     if isinstance(chart, alt.LayerChart):
         chart = chart.properties(width="container", height="container")
@@ -75,7 +79,7 @@ def page_with(chart: alt.LayerChart | alt.ConcatChart) -> str:
     return page.replace("</head>", f"<style>{FULL_PAGE}</style></head>", 1)
 
 
-def adapting_svg(chart: alt.LayerChart | alt.ConcatChart) -> str:
+def adapting_svg(chart: AnyChart) -> str:
     """A chart as an SVG that follows the reader's choice of a light or dark page."""
     drawn = StringIO()
     chart.save(drawn, format="svg")

@@ -57,6 +57,7 @@ def result_text(result: Result, fact: str, detail: Detail = "short", width: int 
         _fields(result, width) if is_full else "",
         _answer(result, fact, width),
         _three_numbers(result, fact),
+        precision_text(result, fact),
         _bounds(result, fact, width) if is_full else _theory(result, fact),
         _data(result) if is_full else "",
         _by_point(result, fact) if is_full else "",
@@ -221,11 +222,16 @@ def _limit_text(capacity: Capacity, fact: str) -> str:
 
 def _interval(result: Result) -> str:
     capacity = result.capacity
-    shown = "{:.0%}".format if capacity.kind == "success_rate" else number
-    low, high = (shown(end) if end is not None else "open" for end in (capacity.ci_low, capacity.ci_high))
-    interval = f"{capacity.confidence:.0%}: {low} to {high}"
+    interval = f"{capacity.confidence:.0%}: {_ends(capacity)}"
     relative = "" if capacity.kind == "success_rate" else _relative(capacity)
     return f"{interval} ({relative})" if relative else interval
+
+
+def _ends(capacity: Capacity) -> str:
+    """Both ends of an interval."""
+    shown = "{:.0%}".format if capacity.kind == "success_rate" else number
+    low, high = (shown(end) if end is not None else "open" for end in (capacity.ci_low, capacity.ci_high))
+    return f"{low} to {high}"
 
 
 def _relative(capacity: Capacity) -> str:
@@ -270,6 +276,21 @@ def _three_numbers(result: Result, fact: str) -> str:
         "–" if is_constructed else _with_sign(capacity),
     )
     return table([row], (f"{fact}s guaranteed", "constructed", "trained"))
+
+
+def precision_text(result: Result, fact: str) -> str:
+    """One row per precision to which weights were rounded; empty where they were not."""
+    rows = [
+        (
+            str(point.weight_bits),
+            f"{point.capacity.estimate:.0%}" if result.protocol.mode == "at" else _with_sign(point.capacity),
+            _ends(point.capacity),
+            "–" if point.bits_per_parameter is None else f"{point.bits_per_parameter:.3g}",
+        )
+        for point in result.precision
+    ]
+    what = "of the trials" if result.protocol.mode == "at" else f"{fact}s"
+    return table(rows, ("bits per weight", what, "interval", "bits per parameter")) if rows else ""
 
 
 def _with_sign(capacity: Capacity) -> str:

@@ -30,6 +30,8 @@ class Summary:
     data: dict[str, float]
     largest_held: int | None
     """The largest load that any trial held; upper bounds are checked against it."""
+    reported_at: int
+    """The load, or the value of the minimised parameter, at which the metrics are means."""
 
 
 def summarise(trials: Sequence[Trial], protocol: Protocol) -> Summary:
@@ -41,7 +43,7 @@ def summarise(trials: Sequence[Trial], protocol: Protocol) -> Summary:
     near = [t for t in at_rate if t.at == reported]
     metrics, data = _means([t.metrics for t in near]), _means([t.data for t in near])
     held = [t.load for t in trials if t.status is TrialStatus.HELD]
-    return Summary(capacity, rate_window(trials, rate, protocol), metrics, data, max(held, default=None))
+    return Summary(capacity, rate_window(trials, rate, protocol), metrics, data, max(held, default=None), reported)
 
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from capbench.documents.text import number
 from capbench.studies.reproduce.claims import (
     Claim,
     FitClaim,
+    ForecastClaim,
     LargerClaim,
     RatioClaim,
     Span,
@@ -34,6 +35,8 @@ def published_text(claim: Claim) -> str:
             return f"{short_name(claim.y)} {claim.expected} {preposition} {short_name(claim.x)}"
         case LargerClaim():
             return "larger" if claim.factor == 1 else f"more than {number(claim.factor)} times as large"
+        case ForecastClaim():
+            return "every held-out value lies in its 95 % prediction interval"
         case RatioClaim():
             return f"at least {number(claim.least)}" if claim.published is None else _span_text(claim.published, 0)
     raise NotImplementedError(type(claim).__name__)

@@ -182,6 +182,24 @@ class RatioClaim(OneSweep):
         return (self.y, f"bound.{self.bound}")
 
 
+class ForecastClaim(Claim):
+    """y = c·n_parameters^p fitted to some sweeps predicts others, whose runs start after the prediction is frozen."""
+
+    kind: Literal["forecast"]
+    sweeps: StringTuple = Field(min_length=1, description="the sweeps that the law is fitted to")
+    of: StringTuple = Field(min_length=1, description="the sweeps that it predicts; they are held out")
+    y: str
+
+    def sweep_ids(self) -> tuple[str, ...]:
+        """Its sweeps: those fitted, then those predicted."""
+        return (*self.sweeps, *self.of)
+
+    def expressions(self) -> tuple[str, ...]:
+        """The quantity."""
+        return (self.y,)
+
+
 AnyClaim = Annotated[
-    TableClaim | ValueClaim | TrendClaim | LargerClaim | FitClaim | RatioClaim, Field(discriminator="kind")
+    TableClaim | ValueClaim | TrendClaim | LargerClaim | FitClaim | RatioClaim | ForecastClaim,
+    Field(discriminator="kind"),
 ]

@@ -8,10 +8,11 @@ from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from capbench.documents.expressions import numbers_of
+from capbench.documents.expressions import named_readings, numbers_of
 from capbench.documents.result import Capacity, Count, Environment, Record, Result, Seconds
 from capbench.documents.strict_json import read_document
 from capbench.measure.presets import RecipePreset
+from capbench.studies.reproduce.forecast import FrozenForecasts
 from capbench.studies.reproduce.recipe import PaperRecipe
 from capbench.studies.sweep import JOINT, Point
 
@@ -42,6 +43,9 @@ class PointRecord(Record):
     seeds: tuple[SeedRecord, ...] = ()
     """Empty for a search: its seeds are spread over loads, and the interval is the capacity's."""
     wall_seconds: Seconds = 0.0
+    intervals: dict[str, tuple[float | None, float | None]] = Field(
+        {}, description="of numbers with an interval of their own, such as readings; an open end is null"
+    )
     alike: dict[str, tuple[float, float]] = Field(
         {}, description="of a field chosen for the least capacity, the range of values whose intervals overlap the best"
     )
@@ -66,6 +70,8 @@ class Reproduction(Record):
     code: dict[str, str] = Field(
         {}, description="hashes of the code of its plugins and of its protocols, by kind and name: task rgr"
     )
+    forecasts: FrozenForecasts | None = None
+    """Frozen before the held-out sweeps ran; None for a recipe without forecasts."""
 
     def points(self, sweep: str) -> tuple[PointRecord, ...]:
         """The points of a sweep that have a result; with `least_over`, only the best value of that field."""
@@ -148,6 +154,11 @@ def point_record(point: Point) -> PointRecord:
         steps=result.protocol.steps,
         seeds=_seeds(result),
         wall_seconds=result.timing.wall_seconds,
+        intervals={
+            f"{section}.{name}": (found.ci_low, found.ci_high)
+            for section, named in named_readings(result).items()
+            for name, found in named.items()
+        },
     )
 
 

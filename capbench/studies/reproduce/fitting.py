@@ -18,7 +18,7 @@ def fit_sweeps(data: Reproduction, declared: FitClaim | Figure) -> tuple[FitRepo
     """All forms fitted to the points of a claim or figure, and the form it names (by default the best)."""
     y = declared.y if isinstance(declared, FitClaim) else declared.y[0]
     chosen = [point for sweep in declared.sweeps for point in select_points(data.points(sweep), declared.only)]
-    usable = [point for point in chosen if _is_known(point, y)]
+    usable = [point for point in chosen if is_estimated(point, y)]
     if not usable:
         raise NotShown("no points")
     left_out = [f"run {point.run_id}: only one side is known" for point in chosen if point not in usable]
@@ -43,7 +43,9 @@ def fit_points(points: Sequence[PointRecord], x: str, y: str, per: str) -> list[
     return [(at, linear_regression(*zip(*line, strict=True)).slope) for at, line in lines.items()]
 
 
-def _is_known(point: PointRecord, y: str) -> bool:
-    """Whether y is estimated at a point, not only limited on one side."""
+def is_estimated(point: PointRecord, y: str) -> bool:
+    """Whether a quantity is estimated at a point, not only limited on one side."""
+    names = names_in(y)
     is_open = point.capacity is not None and point.capacity.status != "estimated"
-    return not (is_open and names_in(y) & set(SEARCHED))
+    has_open_end = any(None in point.intervals[name] for name in names & set(point.intervals))
+    return not (is_open and names & set(SEARCHED)) and not has_open_end

@@ -14,6 +14,7 @@ from capbench.studies.reproduce.claim_text import published_text, short_name, va
 from capbench.studies.reproduce.claims import (
     Claim,
     FitClaim,
+    ForecastClaim,
     LargerClaim,
     PointFilter,
     RatioClaim,
@@ -219,6 +220,34 @@ def _judge_ratio(claim: RatioClaim, data: Reproduction) -> MeasuredSide:
         return MeasuredSide(text, Verdict.DOES_NOT if is_below else Verdict.NO_DIFFERENCE)
     assert claim.published is not None
     return MeasuredSide(text, judge_range(ratios, *claim.published))
+
+
+@_judge.register
+def _judge_forecast(claim: ForecastClaim, data: Reproduction) -> MeasuredSide:
+    """Whether the held-out points lie in the intervals that were frozen before they were run."""
+    frozen = data.forecasts
+    forecast = next((each for each in frozen.forecasts if each.claim == claim.id), None) if frozen else None
+    if frozen is None or forecast is None:
+        raise NotShown("nothing was frozen: too few points have a value")
+    pairs = [
+        (predicted, evaluate_at(point, claim.y).value)
+        for predicted in forecast.predictions
+        for point in data.points(predicted.sweep)
+        if point.values == predicted.values
+    ]
+    if not pairs:
+        raise NotShown("no held-out point has a result")
+    n_inside = sum(each.low <= value <= each.high for each, value in pairs)
+    ratios = sorted(value / each.value for each, value in pairs)
+    law = forecast.law
+    text = (
+        f"{n_inside} of {len(pairs)} inside; measured / predicted {number(ratios[0])} to {number(ratios[-1])}; "
+        f"{number(law.c)}·P^{law.p:.3f} ({law.p_low:.3f} to {law.p_high:.3f}), frozen {frozen.frozen}"
+    )
+    if n_inside == len(pairs):
+        return MeasuredSide(text, Verdict.AGREES)
+    is_mostly_inside = n_inside > len(pairs) / 2
+    return MeasuredSide(text, Verdict.IN_DIRECTION if is_mostly_inside else Verdict.DOES_NOT)
 
 
 def table_rows(claim: TableClaim, data: Reproduction) -> list[TableRow]:

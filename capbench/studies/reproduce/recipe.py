@@ -13,7 +13,7 @@ from capbench.documents.expressions import names_in
 from capbench.documents.toml_file import TomlModel, names_in_folder, packaged_folder, read_toml
 from capbench.errors import UnknownName, UserError
 from capbench.measure.presets import RECIPE_PRESETS, RecipePreset, preset_named
-from capbench.studies.reproduce.claims import AnyClaim
+from capbench.studies.reproduce.claims import AnyClaim, ForecastClaim
 from capbench.studies.reproduce.figure import Figure
 from capbench.studies.suite import Name
 from capbench.studies.sweep import SweepFile, n_points, values_apart
@@ -29,6 +29,7 @@ class RecipeSweep(SweepFile):
     least_over: str = Field(
         "", description="of points that differ in this field only, the one with the least capacity counts"
     )
+    held_out: bool = Field(False, description="whether it runs only after the forecasts of the recipe are frozen")
     smoke: dict[str, Any] = Field({}, description="fields replaced under --preset smoke")
     paper: dict[str, Any] = Field({}, description="fields replaced under --preset paper")
 
@@ -49,7 +50,7 @@ class RecipeSweep(SweepFile):
     def at_size(self, size: RecipePreset) -> SweepFile:
         """The sweep with the fields of a size."""
         replaced = {"smoke": self.smoke, "paper": self.paper}.get(size, {})
-        own = self.model_dump(exclude_unset=True, exclude={"id", "label", "least_over", "smoke", "paper"})
+        own = self.model_dump(exclude_unset=True, exclude={"id", "label", "least_over", "held_out", "smoke", "paper"})
         return SweepFile.model_validate({"preset": size, **own, **replaced})
 
     def published_points(self) -> list[dict[str, str]]:
@@ -94,6 +95,16 @@ class PaperRecipe(TomlModel):
                     names_in(expression)
                 except UserError as error:
                     raise ValueError(f"{each.id}: {error}") from error
+        return self
+
+    @model_validator(mode="after")
+    def _forecasts_are_of_held_out_sweeps(self) -> PaperRecipe:
+        held_out = {sweep.id for sweep in self.sweeps if sweep.held_out}
+        for claim in self.claims:
+            if not isinstance(claim, ForecastClaim):
+                continue
+            if set(claim.of) - held_out or set(claim.sweeps) & held_out:
+                raise ValueError(f"claim {claim.id}: `of` names sweeps with held_out = true, `sweeps` only others")
         return self
 
     def _figure_ids(self) -> list[str]:

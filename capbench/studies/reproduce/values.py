@@ -91,9 +91,10 @@ def evaluate_at(point: PointRecord, expression: str) -> MeasuredValue:
             {each.seed: evaluate(expression, _lookup(point, each.numbers)) for each in seeds}
         )
     value = evaluate(expression, _lookup(point, {}))
-    if point.capacity is None or not names & set(SEARCHED):
+    overrides = _ends_of(point, names)
+    if not overrides:
         return MeasuredValue.exactly(value)
-    ends = [evaluate(expression, _lookup(point, end)) if end else None for end in _ends(point.capacity)]
+    ends = [evaluate(expression, _lookup(point, end)) if end else None for end in overrides]
     known = [end for end in ends if end is not None]
     low = min((end for end in known if end <= value), default=None)
     high = max((end for end in known if end >= value), default=None)
@@ -132,6 +133,15 @@ def _shared_seeds(values: Sequence[MeasuredValue]) -> list[int]:
     """The seeds that all values have; none if there are fewer than the two that an interval needs."""
     seeds = sorted(set.intersection(*(set(each.by_seed) for each in values)))
     return seeds if len(seeds) > 1 else []
+
+
+def _ends_of(point: PointRecord, names: set[str]) -> list[dict[str, float]]:
+    """The numbers of an expression at both ends of their interval; no list where none of them has one."""
+    own = names & set(point.intervals)
+    if own:
+        lows, highs = ({name: point.intervals[name][end] for name in own} for end in (0, 1))
+        return [{name: v for name, v in ends.items() if v is not None} for ends in (lows, highs)]
+    return [] if point.capacity is None or not names & set(SEARCHED) else _ends(point.capacity)
 
 
 def _ends(capacity: Capacity) -> list[dict[str, float]]:

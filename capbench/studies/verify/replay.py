@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 from capbench.documents.result import BITS, Result, Trial, TrialStatus
 from capbench.engine.trials import TrialSpec
 from capbench.errors import CannotRepeat
+from capbench.measure.estimate.precision import precision_points
 from capbench.measure.estimate.summary import summarise
 from capbench.measure.request import Request
 from capbench.measure.run import execute
@@ -29,6 +30,7 @@ DERIVED = (
     "n_parameters",
     "capacity",
     "readings",
+    "precision",
     "bits",
     "bits_per_parameter",
     "metrics",
@@ -81,6 +83,11 @@ def check_summaries(result: Result) -> list[str]:
     ]  # fmt: skip
     pairs += [("metrics", dict(result.metrics), dict(summary.metrics)), ("data", dict(result.data), dict(summary.data))]
     pairs += [
+        (
+            "precision",
+            _plain(result.precision),
+            _plain(precision_points(result.trials, result.protocol, summary, result.n_parameters)),
+        ),
         ("bits", result.bits, bits),
         ("bits_per_parameter", result.bits_per_parameter, bits / result.n_parameters),
         ("rates", _plain(result.rates), _plain(summary.rates)),
