@@ -37,6 +37,8 @@ class StateCounting(Bound):
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
         """The bits of the state over the least bits that an answer takes at the criterion's accuracy."""
         recall = _recall(task)
+        if recall.recent or recall.gaps != "uniform":
+            raise NotApplicable("it counts pairs that are asked for alike")
         size = architecture.state_size(recall.signature, recall.signature.length)
         if size is None:
             raise NotApplicable(f"{architecture.name} does not say how large its state is")

@@ -41,6 +41,8 @@ def test_a_state_of_ten_elements_of_32_bits_tells_82_values_of_sixteen() -> None
     assert StateCounting(bits_per_element=8).evaluate(TASK, Carries(), None).value == pytest.approx(80 / 3.880138)
     with pytest.raises(NotApplicable, match="does not say"):
         StateCounting().evaluate(TASK, Mlp(), None)
+    with pytest.raises(NotApplicable, match="asked for alike"):
+        StateCounting().evaluate(TASK.model_copy(update={"recent": 2}), Carries(), None)
 
 
 def test_the_laws_are_in_the_width_of_a_key() -> None:
