@@ -52,11 +52,19 @@ class Mixer(Architecture):
         of n and of m sequences of length 1.
         """
 
+    def mixer_at(self, layer: int, d_model: int, length: int) -> nn.Module:
+        """The layer of that number, from 0: `mixer`, unless a subclass has layers of different kinds."""
+        return self.mixer(d_model, length)
+
     def build(self, signature: Signature) -> nn.Module:
         """The module for a lookup or recall task."""
         from capbench.contract.mixer_modules import TokenModel, VectorModel
 
         if isinstance(signature, Lookup):
+            if signature.n_reads > 1 and self.read == "mean":
+                raise UnsupportedSignature(
+                    "the mean of all positions is one answer, the task asks for several: read=last"
+                )
             return TokenModel(self, signature)
         if isinstance(signature, Recall):
             return VectorModel(self, signature)

@@ -30,12 +30,12 @@ class Stream(nn.Module):
 
     P: Tensor | None
 
-    def __init__(self, architecture: Mixer, length: int, n_classes: int) -> None:
+    def __init__(self, architecture: Mixer, length: int, n_classes: int, n_reads: int = 1) -> None:
         super().__init__()
         d = architecture.d_model
-        self.reads_last = architecture.read == "last"
+        self.reads_last, self.n_reads = architecture.read == "last", n_reads
         self.P = gaussian(length, d, std=architecture.init_scale) if architecture.positions else None
-        self.blocks = nn.ModuleList(Block(architecture, length) for _ in range(architecture.n_layers))
+        self.blocks = nn.ModuleList(Block(architecture, length, i) for i in range(architecture.n_layers))
         self.norm = make_norm(architecture.norm, d)
         self.W_U = gaussian(d, n_classes, std=1 / math.sqrt(d))
 
@@ -45,7 +45,7 @@ class Stream(nn.Module):
         return tuple(self.blocks)  # type: ignore[arg-type]
 
     def read(self, x: Tensor) -> Tensor:
-        """(batch, length, d) vectors -> (batch, n_classes) logits."""
+        """(batch, length, d) vectors -> the logits of what is read."""
         if self.P is not None:
             x = x + self.P
         return self.run(x, self.steps[0].project(x))
@@ -56,11 +56,14 @@ class Stream(nn.Module):
             x = block.transform(block.mix(x, parts))
             parts = following.project(x)
         last = self.steps[-1]
-        y = last.mix_last(x, parts) if self.reads_last else last.mix(x, parts)
-        return self.unembed(last.transform(y))  # from (batch, d), or (batch, length, d)
+        if self.n_reads > 1:
+            y = last.mix(x, parts)[:, -self.n_reads :]  # (batch, n_reads, d)
+        else:
+            y = last.mix_last(x, parts) if self.reads_last else last.mix(x, parts)
+        return self.unembed(last.transform(y))  # from (batch, d), or (batch, positions, d)
 
     def unembed(self, y: Tensor) -> Tensor:
-        """The logits of what the last block gives, (batch, n_classes)."""
+        """The logits of what the last block gives, (batch, n_classes), or (batch, n_reads, n_classes)."""
         logits: Tensor = self.norm(y if self.reads_last else y.mean(dim=1)) @ self.W_U
         return logits
 
@@ -69,7 +72,7 @@ class TokenModel(Stream):
     """A model of a lookup task: x_s = W_E[t_s] + P_s."""
 
     def __init__(self, architecture: Mixer, signature: Lookup) -> None:
-        super().__init__(architecture, signature.length, signature.n_classes)
+        super().__init__(architecture, signature.length, signature.n_classes, signature.n_reads)
         self.signature = signature
         self.W_E = gaussian(signature.n_tokens, architecture.d_model, std=architecture.init_scale)
         if signature.length == 2:
@@ -127,11 +130,11 @@ class Block(nn.Module):
 
     layer: Any  # an author's module, with or without the parts that make it faster
 
-    def __init__(self, architecture: Mixer, length: int) -> None:
+    def __init__(self, architecture: Mixer, length: int, layer: int) -> None:
         super().__init__()
         d = architecture.d_model
         self.residual = architecture.residual
-        self.norm, self.layer = make_norm(architecture.norm, d), architecture.mixer(d, length)
+        self.norm, self.layer = make_norm(architecture.norm, d), architecture.mixer_at(layer, d, length)
         self.has_mlp = architecture.mlp != "none"
         if self.has_mlp:
             self.mlp_norm = make_norm(architecture.norm, d)

@@ -64,13 +64,18 @@ class Lookup(Shaped):
         """The number of different inputs."""
         return math.prod([stop - start for start, stop in self.spans])  # a list: torch.compile traces no generators
 
+    @property
+    def n_reads(self) -> int:
+        """How many of the last positions are answered; with more than one, outputs are (slots, n_reads, n_classes)."""
+        return 1
+
     def input_shapes(self, slots: int) -> list[Shape]:
         """The tokens."""
         return [(slots, self.length)]
 
     def output_shape(self, slots: int) -> Shape:
         """The logits."""
-        return slots, self.n_classes
+        return (slots, self.n_classes) if self.n_reads == 1 else (slots, self.n_reads, self.n_classes)
 
     def grid(self) -> Tensor:
         """Every input, (n_combinations, length), the last position changing fastest."""

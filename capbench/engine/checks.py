@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from capbench.contract.signatures import Signature
+from capbench.contract.signatures import Lookup, Signature
 from capbench.contract.task import Problem, Task
 from capbench.engine.torch_private import n_writes, tree_leaves
 from capbench.engine.trials import seeded
@@ -118,6 +118,11 @@ def checked_outputs(outputs: Tensor, signature: Signature, problem: Problem, wei
         raise PluginMisbehaved(f"forward must return a tensor, got {type(outputs).__name__}")
     expected = signature.output_shapes(len(problem.inputs[-1]))
     if tuple(outputs.shape) not in expected:
+        if isinstance(signature, Lookup) and signature.n_reads > 1 and outputs.dim() == 2:
+            raise PluginMisbehaved(
+                f"the task asks at {signature.n_reads} positions and the architecture answers at the last one only; "
+                "take one that derives from Mixer, or a task with one query"
+            )
         raise PluginMisbehaved(f"forward must return outputs of shape {expected[0]}, got {tuple(outputs.shape)}")
     dtypes = {tensor.dtype for tensor in weights.values()}
     if dtypes and outputs.dtype not in dtypes:

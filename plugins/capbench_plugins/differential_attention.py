@@ -28,6 +28,11 @@ class DifferentialAttention(HeadMixer):
         """A layer of such heads; each has two queries and two keys of width d_qk."""
         return DifferentialHeads(d_model, self.n_heads, self.d_qk, self.d_vo, self.lambda_init)
 
+    def state_size(self, signature: object, length: int) -> int | None:
+        """Two keys and a value per head, position and layer."""
+        width = 2 * self.d_qk + self.d_vo
+        return length * self.n_layers * self.n_heads * width if self.read == "last" else None
+
 
 class DifferentialHeads(Layer):
     """(1 - λ_init) RMSNorm([softmax(q_1 k_1ᵀ / √d_qk) - λ softmax(q_2 k_2ᵀ / √d_qk)] v) W_O, summed over heads.

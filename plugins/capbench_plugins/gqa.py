@@ -60,6 +60,10 @@ class Gqa(Architecture):
             return ("d_model", "d_vo")
         return ("d_qk",) if isinstance(signature, Relation) else ("d_qk", "d_vo")
 
+    def state_size(self, signature: Signature, length: int) -> int | None:
+        """The shared keys and values of all positions, on sequences of tokens."""
+        return length * self.n_kv_heads * (self.d_qk + self.d_vo) if isinstance(signature, Lookup) else None
+
     def shapes(self, signature: Signature, n_parameters: int) -> Sequence[Gqa]:
         """More or fewer groups of two to four heads, no wider than what they read, at several initial scales."""
         grid = head_grid(signature)

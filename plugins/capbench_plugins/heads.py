@@ -37,6 +37,10 @@ class HeadMixer(Mixer):
         """Whether heads are no wider than the stream that they read."""
         return max(self.d_qk, self.d_vo) <= self.d_model
 
+    def state_size(self, signature: Signature, length: int) -> int | None:
+        """The keys and values of all positions in all layers, as attention keeps them; recurrences have their own."""
+        return length * self.n_layers * self.n_heads * (self.d_qk + self.d_vo) if self.read == "last" else None
+
 
 class Layer(nn.Module):
     """A layer in the parts of which `Mixer` uses those that it needs."""

@@ -58,6 +58,11 @@ class HeadSplit(Architecture):
             return AttentionOnly(signature, heads.d_model, *shape)
         return RecallAttention(heads.d_model, signature.n_classes, *shape, self.init_scale)
 
+    def state_size(self, signature: Signature, length: int) -> int | None:
+        """The keys and values of all positions, on sequences of tokens."""
+        heads = self.heads(signature)
+        return length * heads.n_heads * (heads.d_qk + heads.d_vo) if isinstance(signature, Lookup) else None
+
     def widths(self, signature: Signature) -> tuple[str, ...]:
         """On lookup tasks the width of the residual stream; elsewhere only the totals are free."""
         if isinstance(signature, Lookup):

@@ -34,6 +34,11 @@ class Hyena(Mixer):
         """A layer of such channels."""
         return HyenaOperator(d_model, self.d_inner, min(self.d_conv, length), length)
 
+    def state_size(self, signature: Signature, length: int) -> int | None:
+        """What the long convolution looks back at in each layer, and what the short ones do."""
+        window = 3 * (min(self.d_conv, length) - 1)
+        return self.n_layers * self.d_inner * (length + window) if self.read == "last" else None
+
     def shape_grid(self, signature: Signature) -> dict[str, Sequence[Any]]:
         """Any number of channels, on streams of several widths."""
         grid = super().shape_grid(signature)

@@ -29,6 +29,10 @@ class LatentAttention(HeadMixer):
         """A layer of such heads."""
         return LatentHeads(d_model, self.d_latent, self.n_heads, self.d_qk, self.d_vo)
 
+    def state_size(self, signature: object, length: int) -> int | None:
+        """The latents of all positions in all layers: keys and values follow from them."""
+        return length * self.n_layers * self.d_latent if self.read == "last" else None
+
     def shape_grid(self, signature: Signature) -> dict[str, Sequence[Any]]:
         """Those of other heads, with latents of two sizes."""
         return {**super().shape_grid(signature), "d_latent": (4, 8)}

@@ -34,6 +34,12 @@ class UniformAttention(HeadMixer):
             return RandomHeads(d_model, self.n_heads, self.d_qk, self.d_vo)
         return Mean(d_model, self.n_heads * self.d_vo)
 
+    def state_size(self, signature: Signature, length: int) -> int | None:
+        """With equal weights one sum of values per layer, else the keys and values of all positions."""
+        if self.scores == "random" or self.read != "last":
+            return super().state_size(signature, length)
+        return self.n_layers * self.n_heads * self.d_vo
+
     def shape_grid(self, signature: Signature) -> dict[str, Sequence[Any]]:
         """With equal weights, streams of any width and values of several; else those of other heads."""
         grid = super().shape_grid(signature)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from capbench import Architecture, Bound, BoundValue, Kind, Pedigree, Task, hookimpl
+from capbench import Architecture, Bound, BoundValue, Kind, NotApplicable, Pedigree, Task, hookimpl
 
 
 class BitsPerParameter(Bound):
@@ -21,7 +21,9 @@ class BitsPerParameter(Bound):
     pedigree: ClassVar[Pedigree] = Pedigree.PAPER
 
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
-        """2, for every task and architecture."""
+        """2, for every architecture and every task whose facts are in the weights."""
+        if task.is_fresh:
+            raise NotApplicable("the facts are in the context, not in the parameters")
         return BoundValue(
             2.0, "bits_per_parameter", "empirical, on language models; Morris et al. find 3.6 on random strings"
         )

@@ -37,6 +37,8 @@ class StateCounting(Bound):
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
         """The bits of the state over the least bits that an answer takes at the criterion's accuracy."""
         recall = _recall(task)
+        if recall.recent or recall.gaps != "uniform":
+            raise NotApplicable("it counts pairs that are asked for alike")
         size = architecture.state_size(recall.signature, recall.signature.length)
         if size is None:
             raise NotApplicable(f"{architecture.name} does not say how large its state is")
@@ -82,18 +84,25 @@ class OrthogonalKeys(Bound):
 
 
 class KeyWidthLaw(Bound):
-    """Pairs in the order of the width of the keys; a subclass says for which rule."""
+    """Pairs in the order of the width of the keys; a subclass says for which rule.
+
+    With pairs of two tokens, one layer brings keys and values together and the next one binds them.
+    """
 
     kind: ClassVar[Kind] = Kind.LAW
     pedigree: ClassVar[Pedigree] = Pedigree.PAPER
     architectures: ClassVar[tuple[str, ...]]
 
     def evaluate(self, task: Task, architecture: Architecture, load: int | None) -> BoundValue:
-        """The width of a head's keys."""
-        _recall(task)
+        """The width of a head's keys, after the feature map where there is one."""
+        recall, fields = _recall(task), dict(architecture)
         if architecture.name not in self.architectures:
             raise NotApplicable(f"it is about {' and '.join(self.architectures)}; {architecture.name} is another model")
-        return BoundValue(float(dict(architecture)["d_qk"]), note="of one head; for random keys")
+        if recall.tokens_per_pair == 2 and fields.get("n_layers", 1) < 2:
+            raise NotApplicable("one layer binds only what one token brings; it needs arch.n_layers=2")
+        d = fields["d_qk"]
+        width = (d + 1) * (d + 2) // 2 if fields.get("feature") == "taylor" else d
+        return BoundValue(float(width), note="of one head; for random keys")
 
 
 class LinearAttentionNoise(KeyWidthLaw):
@@ -103,7 +112,7 @@ class LinearAttentionNoise(KeyWidthLaw):
     statement: ClassVar[str] = "n random pairs added up in one state are read with a noise-to-signal ratio of n / d_qk"
     formula: ClassVar[str] = "n ~ d_qk"
     citation: ClassVar[str] = "Zhong et al. 2025, arXiv 2505.19488, retrieval SNR of linear attention"
-    architectures: ClassVar[tuple[str, ...]] = ("linear_attention", "gla")
+    architectures: ClassVar[tuple[str, ...]] = ("linear_attention", "linear_mixer", "gla")
 
 
 class DeltaRuleWidth(KeyWidthLaw):

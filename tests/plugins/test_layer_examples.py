@@ -19,15 +19,18 @@ from capbench_plugins.gated_deltanet import GatedDeltaNet
 from capbench_plugins.gated_mlp import GatedMlp
 from capbench_plugins.gla import GatedLinearAttention
 from capbench_plugins.hopfield import Hopfield
+from capbench_plugins.hybrid import Hybrid
 from capbench_plugins.hyena import Hyena
 from capbench_plugins.kan import Kan
 from capbench_plugins.latent_attention import LatentAttention
 from capbench_plugins.linear_memory import LinearMemory
+from capbench_plugins.linear_mixer import LinearMixer
 from capbench_plugins.moe import Moe
 from capbench_plugins.product_key_memory import ProductKeyMemory
 from capbench_plugins.relu_attention import ReluAttention
 from capbench_plugins.rwkv7 import Rwkv7
 from capbench_plugins.sigmoid_attention import SigmoidAttention
+from capbench_plugins.sliding_window import SlidingWindow
 from capbench_plugins.ssd import Ssd
 from capbench_plugins.top_k import top_k_mask
 from capbench_plugins.transformer import Transformer
@@ -50,6 +53,9 @@ MIXERS = [
     Ssd(**HEADS),
     Rwkv7(**HEADS),
     Hyena(d_model=6, d_inner=5),
+    SlidingWindow(**HEADS, window=2),
+    *(LinearMixer(**HEADS, feature=feature) for feature in ("identity", "elu", "taylor")),
+    Hybrid(**HEADS, window=3),
 ]
 DEEP = [each.model_copy(update={"n_layers": 2, "norm": "rms", "mlp": "gelu"}) for each in MIXERS]
 NETWORKS = [
@@ -74,7 +80,11 @@ def label(value: object) -> str:
         return "-".join(
             [
                 value.name,
-                *(f"{k}={getattr(value, k)}" for k in ("scores", "gate", "top_k", "n_layers") if hasattr(value, k)),
+                *(
+                    f"{k}={getattr(value, k)}"
+                    for k in ("scores", "gate", "top_k", "n_layers", "feature")
+                    if hasattr(value, k)
+                ),
             ]
         )
     return repr(value)
@@ -290,6 +300,47 @@ def test_rwkv7_removes_along_kappa_and_adds_along_the_replacement_key() -> None:
                 S = S @ (torch.diag(w[t]) - torch.outer(kappa, a[t] * kappa)) + torch.outer(v[t], added)
                 expected[n, t] += S @ r[t] @ layer.W_O[h]
     torch.testing.assert_close(layer(X), expected)
+
+
+def test_a_window_is_softmax_attention_to_the_last_positions() -> None:
+    layer, expected = drawn(SlidingWindow(**HEADS, window=2)), torch.zeros_like(X)
+    for n, x in enumerate(X):
+        for h, (q, k, v) in heads_of(layer, x):
+            for t in range(4):
+                near = slice(max(0, t - 1), t + 1)
+                a = (k[near] @ q[t] / math.sqrt(3)).softmax(dim=0)
+                expected[n, t] += a @ v[near] @ layer.W_O[h]
+    torch.testing.assert_close(layer(X), expected)
+
+
+FEATURES = {
+    "identity": lambda x: x / 3**0.25,  # of queries and keys: their product is over √d_qk
+    "elu": lambda x: nn.functional.elu(x) + 1,
+    "taylor": lambda x: torch.cat([torch.ones(1), y := x / 3**0.25, torch.outer(y, y).flatten() / math.sqrt(2)]),
+}
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_linear_attention_is_a_recurrence_over_its_features(feature: str) -> None:
+    layer, expected, phi = drawn(LinearMixer(**HEADS, feature=feature)), torch.zeros_like(X), FEATURES[feature]
+    for n, x in enumerate(X):
+        for h, (q, k, v) in heads_of(layer, x):
+            S, z = torch.zeros(4, len(phi(k[0])), dtype=torch.double), 0
+            for t in range(4):
+                S, z = S + torch.outer(v[t], phi(k[t])), z + phi(k[t])
+                y = S @ phi(q[t])
+                expected[n, t] += (y if feature == "identity" else y / (z @ phi(q[t]))) @ layer.W_O[h]
+    torch.testing.assert_close(layer(X), expected)
+
+
+def test_layers_of_a_hybrid_take_turns_and_a_value_reaches_the_query_past_the_window() -> None:
+    hybrid = Hybrid(**HEADS, n_layers=3, window=2, positions=False)
+    module = built(hybrid, Lookup(7, 6, 5))
+    assert [type(block.layer).__name__ for block in module.blocks] == ["WindowHeads", "LinearHeads", "WindowHeads"]
+    tokens = torch.tensor([[0, 1, 2, 3, 4, 5], [6, 1, 2, 3, 4, 5]])
+    assert not torch.allclose(*module(tokens))
+    near = built(SlidingWindow(**HEADS, n_layers=3, window=2, positions=False), Lookup(7, 6, 5))
+    torch.testing.assert_close(*near(tokens))  # three layers of a window of two see four positions
 
 
 def test_hyena_is_a_long_convolution_between_two_gates() -> None:

@@ -10,14 +10,26 @@ from capbench import Architecture, Lookup, Relation
 from capbench.registry.provenance import canonical_text
 from capbench_plugins.aot import Aot
 from capbench_plugins.deltanet import DeltaNet
+from capbench_plugins.differential_attention import DifferentialAttention
 from capbench_plugins.gated_deltanet import GatedDeltaNet
 from capbench_plugins.gla import GatedLinearAttention
+from capbench_plugins.gqa import Gqa
+from capbench_plugins.headsplit import HeadSplit
+from capbench_plugins.hopfield import Hopfield
+from capbench_plugins.hybrid import Hybrid
+from capbench_plugins.hyena import Hyena
+from capbench_plugins.latent_attention import LatentAttention
 from capbench_plugins.linear_attention import LinearAttention
+from capbench_plugins.linear_mixer import LinearMixer
 from capbench_plugins.mha import Mha
 from capbench_plugins.mlp import Mlp
+from capbench_plugins.relu_attention import ReluAttention
 from capbench_plugins.rwkv7 import Rwkv7
+from capbench_plugins.sigmoid_attention import SigmoidAttention
+from capbench_plugins.sliding_window import SlidingWindow
 from capbench_plugins.ssd import Ssd
 from capbench_plugins.transformer import Transformer
+from capbench_plugins.uniform_attention import UniformAttention
 
 TOKENS = Lookup(8, 10, 4)
 HEADS = {"n_heads": 2, "d_qk": 3, "d_vo": 5}
@@ -31,6 +43,21 @@ CASES = [
     (Mha(**HEADS), 10 * 2 * 8),
     (Aot(n_layers=2, **HEADS), 2 * 10 * 2 * 8),
     (Transformer(**HEADS), 10 * 2 * 8),
+    (Gqa(n_heads=4, n_kv_heads=2, d_qk=3, d_vo=5), 10 * 2 * 8),
+    (HeadSplit(n_heads=2, d_qk_total=6, d_vo_total=10), 10 * 2 * 8),
+    *((cls(n_layers=2, **HEADS), 2 * 10 * 2 * 8) for cls in (SigmoidAttention, ReluAttention, Hopfield)),
+    (DifferentialAttention(**HEADS), 10 * 2 * (3 + 3 + 5)),
+    (LatentAttention(d_latent=4, **HEADS), 10 * 4),
+    (UniformAttention(**HEADS), 2 * 5),  # one sum of values
+    (UniformAttention(scores="random", **HEADS), 10 * 2 * 8),
+    (Hyena(d_inner=7, d_conv=3), 7 * (10 + 3 * 2)),  # ten positions, and two before the last of each of three maps
+    (SlidingWindow(window=4, **HEADS), 4 * 2 * 8),
+    (SlidingWindow(window=40, **HEADS), 10 * 2 * 8),
+    (LinearMixer(**HEADS), 2 * 15),
+    (LinearMixer(feature="elu", **HEADS), 2 * (15 + 3)),
+    (LinearMixer(feature="taylor", **HEADS), 2 * 10 * (5 + 1)),  # 1, three elements, six products of two
+    (Hybrid(window=4, **HEADS), 2 * (4 * 8 + 10 * (5 + 1))),
+    (Hybrid(n_layers=3, window=4, feature="identity", **HEADS), 2 * (2 * 4 * 8 + 15)),
     (Mlp(), None),
     (DeltaNet(read="mean", **HEADS), None),
 ]

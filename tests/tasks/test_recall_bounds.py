@@ -8,6 +8,7 @@ import torch
 from capbench import Architecture, NotApplicable, Signature
 from capbench_plugins.deltanet import DeltaNet
 from capbench_plugins.gla import GatedLinearAttention
+from capbench_plugins.linear_mixer import LinearMixer
 from capbench_plugins.mlp import Mlp
 from capbench_tasks.recall import ContextRecall
 from capbench_tasks.recall_bounds import (
@@ -41,6 +42,8 @@ def test_a_state_of_ten_elements_of_32_bits_tells_82_values_of_sixteen() -> None
     assert StateCounting(bits_per_element=8).evaluate(TASK, Carries(), None).value == pytest.approx(80 / 3.880138)
     with pytest.raises(NotApplicable, match="does not say"):
         StateCounting().evaluate(TASK, Mlp(), None)
+    with pytest.raises(NotApplicable, match="asked for alike"):
+        StateCounting().evaluate(TASK.model_copy(update={"recent": 2}), Carries(), None)
 
 
 def test_the_laws_are_in_the_width_of_a_key() -> None:
@@ -48,6 +51,15 @@ def test_the_laws_are_in_the_width_of_a_key() -> None:
     assert DeltaRuleWidth().evaluate(TASK, DeltaNet(d_qk=5), None).value == 5
     with pytest.raises(NotApplicable, match="deltanet"):
         DeltaRuleWidth().evaluate(TASK, GatedLinearAttention(), None)
+    taylor = LinearMixer(d_qk=3, feature="taylor")
+    assert LinearAttentionNoise().evaluate(TASK, taylor, None).value == 10, "1, three elements, six products of two"
+
+
+def test_a_law_of_binding_needs_a_layer_that_sees_key_and_value() -> None:
+    apart = TASK.model_copy(update={"tokens_per_pair": 2})
+    with pytest.raises(NotApplicable, match="n_layers=2"):
+        DeltaRuleWidth().evaluate(apart, DeltaNet(), None)
+    assert DeltaRuleWidth().evaluate(apart, DeltaNet(n_layers=2, d_qk=5), None).value == 5
 
 
 def test_weights_with_an_axis_for_every_key_hold_all_pairs() -> None:
