@@ -13,7 +13,7 @@ from capbench.contract.signatures import Lookup, Signature
 from capbench.contract.task import Problem, Task
 from capbench.engine.torch_private import n_writes, tree_leaves
 from capbench.engine.trials import seeded
-from capbench.errors import ChangesInTraining, DeviceFailed, PluginMisbehaved
+from capbench.errors import ChangesInTraining, DeviceFailed, PluginMisbehaved, TrialTimedOut
 
 MEMORY_WORDS = ("out of memory", "not enough memory", "DefaultCPUAllocator", "STATUS_ALLOC_FAILED")
 """What allocators say when memory runs out; the last is what CUDA's libraries say, which allocate their own."""
@@ -76,6 +76,8 @@ def refuse_training_state(module: nn.Module, problem: Problem, name: str) -> Non
     before = {part: buffer.clone() for part, buffer in own.named_buffers()}
     try:
         first, second = (_outputs_at_seed(own, problem, seed) for seed in (0, 1))
+    except TrialTimedOut:
+        raise
     except Exception:  # noqa: BLE001 - the plugin border; training reports what forward raises
         return
     if not (isinstance(first, Tensor) and isinstance(second, Tensor)):

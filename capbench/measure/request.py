@@ -16,6 +16,7 @@ from capbench.documents.result import Protocol, shape_fields
 from capbench.engine.checks import refuse_training_state
 from capbench.engine.devices import check_precision, resolve_device
 from capbench.errors import BadSetting, CannotConstruct, LoadOutOfRange, UnknownName, UnsupportedSignature
+from capbench.executors.deadline import Deadline
 from capbench.measure.estimate.threshold import ESTIMATOR_VERSION
 from capbench.measure.matching import build_module, count_parameters, count_trained, parse_count, shapes_near
 from capbench.measure.options import RunOptions
@@ -75,7 +76,15 @@ class Request:
 
 
 def build_request(options: RunOptions, registry: Registry) -> Request:
-    """Looks names up, sets fields, and matches the number of parameters where that is asked for."""
+    """Looks names up, sets fields, and matches the number of parameters where that is asked for.
+
+    Plugins are tried with a few facts; one that hangs is stopped after the time limit of a trial.
+    """
+    with Deadline(options.trial_timeout).watching():
+        return _built_request(options, registry)
+
+
+def _built_request(options: RunOptions, registry: Registry) -> Request:
     overrides, preset, training = (
         parse_settings(options.set),
         preset_named(options.preset),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 import torch
@@ -115,11 +116,22 @@ def test_what_a_plugin_prints_while_training_stays_out_of_the_document(distribut
     assert "loud" in done.err
 
 
-def test_a_plugin_that_hangs_every_time_is_given_up_after_a_few_limits(distribution, capbench) -> None:
-    distribution("wild", wild(forward="time.sleep(60)"))
+def test_a_plugin_that_hangs_in_training_is_given_up_after_a_few_limits(distribution, capbench) -> None:
+    distribution("wild", wild(forward="if torch.is_grad_enabled(): time.sleep(60)"))
     done = capbench(*RUN, "--trial-timeout", "1")
     assert done.code == 1
     assert "all 6 trials failed; the first: capbench.errors.TrialTimedOut: no progress" in done.err
+
+
+@pytest.mark.parametrize("hang", [{"build": "time.sleep(60)"}, {"forward": "time.sleep(60)"}], ids=["build", "forward"])
+def test_a_plugin_that_hangs_before_training_is_given_up_after_one_limit(
+    distribution, capbench, hang: dict[str, str]
+) -> None:
+    distribution("wild", wild(**hang))
+    started = time.monotonic()
+    done = capbench(*RUN, "--trial-timeout", "1")
+    assert (done.code, done.err) == (1, "error: no progress for 1 s; raise --trial-timeout if it is only slow\n")
+    assert time.monotonic() - started < 50
 
 
 def test_a_group_that_does_not_fit_is_halved_and_the_size_that_fits_is_remembered(
