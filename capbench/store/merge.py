@@ -16,7 +16,7 @@ from capbench.errors import BadDocument
 from capbench.store.queries import StoredRun, StoredTrial
 from capbench.store.rows import RUN_COLUMNS, TRIAL_COLUMNS, Value, checked
 from capbench.store.store import Store, store_file, translate_errors
-from capbench.store.tables import SCHEMAS, STORE_VERSION
+from capbench.store.tables import SCHEMAS, stored_version
 
 M = TypeVar("M", Trial, Result)
 
@@ -29,9 +29,9 @@ def merge(store: Store, source: Path) -> tuple[int, int]:
     # Without a log beside it no process is writing, and SQLite need not create one to read it.
     mode = "mode=ro" if Path(f"{path}-wal").exists() else "immutable=1"
     with translate_errors(path), closing(sqlite3.connect(f"{path.absolute().as_uri()}?{mode}", uri=True)) as db:
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if not 1 <= version <= STORE_VERSION:
-            raise BadDocument(f"{path}: a store has version 1 to {STORE_VERSION}, got {version}; upgrade capbench")
+        version = stored_version(db, path)  # a damaged number must not pass for that of a store without checksums
+        if version == 0:
+            raise BadDocument(f"{path}: it has none of the tables of a store; name a capbench.sqlite or its folder")
         trials, runs = _trials(db, path, version), _runs(db, path, version)
     return store.import_rows(trials, runs)
 

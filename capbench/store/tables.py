@@ -66,12 +66,12 @@ class StoreUpgraded(UserWarning):
 
 def migrate(db: sqlite3.Connection, path: Path) -> None:
     """Creates the tables in a new file, copies and upgrades an older store, refuses a newer one."""
-    if _version(db, path) == STORE_VERSION:
+    if stored_version(db, path) == STORE_VERSION:
         return
     db.create_function("row_checksum", -1, checksum, deterministic=True)
     db.execute("BEGIN IMMEDIATE")  # if two processes open it at once, the second finds it migrated
     try:
-        version = _version(db, path)
+        version = stored_version(db, path)
         copy = _copy(path, version) if 0 < version < STORE_VERSION else None
         for step in range(version + 1, STORE_VERSION + 1):
             for statement in STEPS[step]:
@@ -93,7 +93,7 @@ def dated_name(path: Path, label: str) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def _version(db: sqlite3.Connection, path: Path) -> int:
+def stored_version(db: sqlite3.Connection, path: Path) -> int:
     """The version of a store; raises for a newer one, for a damaged one, and for another program's database."""
     (version,), (application,) = (
         db.execute(f"PRAGMA {name}").fetchone() for name in ("user_version", "application_id")

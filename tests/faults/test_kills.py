@@ -1,8 +1,9 @@
-"""A run killed at any moment has every trial that had ended, and goes on to the same numbers."""
+"""Commands killed at any moment have every trial that had ended, and go on to the same numbers."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import select
@@ -11,47 +12,110 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
-RUN = ("run", "--task", "rgr", "--arch", "mha", "--preset", "smoke", "--lr", "0.2", "--lr", "0.4", "--device", "cpu")
 ROOT = Path(__file__).parents[2]
+SAME_PARTS = ("run_id", "capacity", "bits", "bounds", "trials", "rates")
+PAIR = ("--task", "rgr", "--arch", "mha", "--preset", "smoke", "--device", "cpu", "--json")
+AT = ("--at", "20", "--seeds", "24", "--steps", "200")
+ROUNDING = 1e-6
+"""Relative difference allowed to eager trials of a pool: what trains together rounds together, and a resumed command
+trains other trials together (docs/measuring.md, Ways of running)."""
+SUITE = """
+name = "tiny"
+version = 1
+preset = "smoke"
+tiers = [400]
+tasks = ["triples"]
+architectures = ["mlp", "aot"]
+seeds = 2
+budget = 6
+
+[[rules]]
+steps = 200
+rates = [0.02]
+"""
+Document = dict[str, Any]
+Killed = Literal["command", "worker"]
 
 
 @dataclass(frozen=True)
-class Killed:
-    """What came of a run: the trials it said were committed, and its document if it came to an end."""
+class Disturbed:
+    """What a command left behind: the trials it said were committed, its documents if it came to an end."""
 
     committed: set[str]
-    document: dict | None
+    documents: list[Document] | None
     seconds: float
+    killed: Killed | None
 
 
-def run(home: Path, kill_after: float | None = None) -> Killed:
-    """Runs the program on a store; kills it some time after it has opened the store."""
+@dataclass(frozen=True)
+class KilledCommand:
+    """A command, and where the documents of its runs are."""
+
+    words: Callable[[Path], tuple[str, ...]]
+    documents: Callable[[str, Path], list[Document]]
+    in_pool: bool = True
+    """Whether its worker processes train; else it does, on one thread, and its results are equal to the last bit."""
+
+
+def run_words(home: Path) -> tuple[str, ...]:
+    return ("run", *PAIR, "--compile", "off", "--lr", "0.2", "--lr", "0.4")
+
+
+def sweep_words(home: Path) -> tuple[str, ...]:
+    return ("sweep", *PAIR, "--compile", "on", "--lr", "0.2", "--grid", "arch.n_heads=1,2", *AT)
+
+
+def suite_words(home: Path) -> tuple[str, ...]:
+    home.mkdir(exist_ok=True)
+    (home / "tiny.toml").write_text(SUITE)
+    return ("suite", str(home / "tiny.toml"), "--device", "cpu", "--out", str(home / "records"))
+
+
+def records_of(out: str, home: Path) -> list[Document]:
+    paths = sorted((home / "records").rglob("*.json"))
+    found = [json.loads(path.read_text()) for path in paths]
+    return [document for document in found if isinstance(document, dict) and "run_id" in document]
+
+
+COMMANDS = {
+    "run": KilledCommand(run_words, lambda out, home: [json.loads(out)], in_pool=False),
+    "sweep": KilledCommand(sweep_words, lambda out, home: json.loads(out)),
+    "suite": KilledCommand(suite_words, records_of),
+}
+
+
+def start(command: KilledCommand, home: Path, kill_after: float | None = None, kills_worker: bool = False) -> Disturbed:
+    """Runs a command on a store; kills it, or one of its workers, some time after it has opened the store."""
     out, into = os.pipe()
-    command = [sys.executable, "-m", "tests.faults.driver", str(into), *RUN, "--compile", "off", "--json"]
+    words = [sys.executable, "-m", "tests.faults.driver", str(into), *command.words(home)]
     environment = {**os.environ, "CAPBENCH_HOME": str(home), "OMP_NUM_THREADS": "1"}
+    if command.in_pool:
+        del environment["OMP_NUM_THREADS"]
     process = subprocess.Popen(
-        command, env=environment, cwd=ROOT, pass_fds=[into], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        words, env=environment, cwd=ROOT, pass_fds=[into], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     os.close(into)
     with os.fdopen(out, "rb", buffering=0) as pipe:
         assert pipe.read(5) == b"open\n"
-        started = time.monotonic()
-        said = b""
+        started, said, killed = time.monotonic(), b"", None
         if kill_after is not None:
             said = _read_for(pipe, kill_after)
-            process.send_signal(signal.SIGKILL)
+            killed = _kill(process, kills_worker)
         answer, _ = process.communicate(timeout=3600)
-        said += pipe.read() or b""
         while more := pipe.read():
             said += more
-    document = json.loads(answer) if process.returncode == 0 else None
+    documents = command.documents(answer.decode(), home) if process.returncode == 0 else None
     whole = said[: said.rfind(b"\n") + 1]
-    return Killed(set(whole.decode().split()), document, time.monotonic() - started)
+    committed = set(whole.decode().split()) - {"open"}
+    return Disturbed(committed, documents, time.monotonic() - started, killed)
 
 
 def _read_for(pipe, seconds: float) -> bytes:
@@ -65,6 +129,27 @@ def _read_for(pipe, seconds: float) -> bytes:
     return said
 
 
+def _kill(process: subprocess.Popen[bytes], kills_worker: bool) -> Killed | None:
+    """Kills a command, or the first of its workers where it has any; None if it had ended already."""
+    workers = _children(process.pid) if kills_worker else []
+    if process.poll() is not None:
+        return None
+    with suppress(ProcessLookupError):
+        os.kill(workers[0] if workers else process.pid, signal.SIGKILL)
+    return "worker" if workers else "command"
+
+
+def _children(pid: int) -> list[int]:
+    """The living children of a process."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, IndexError):
+            state, parent = stat.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if int(parent) == pid and state != "Z":
+                found.append(int(stat.parent.name))
+    return sorted(found)
+
+
 def stored(home: Path) -> tuple[set[str], str]:
     """The keys in a store, and SQLite's verdict on it."""
     with sqlite3.connect(home / "capbench.sqlite") as db:
@@ -73,41 +158,110 @@ def stored(home: Path) -> tuple[set[str], str]:
     return keys, verdict
 
 
+def agree(one: Any, other: Any, tolerance: float) -> bool:
+    """Whether two JSON values are equal, numbers up to a relative tolerance."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(agree(one[key], other[key], tolerance) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(agree, one, other, [tolerance] * len(one)))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+    return bool(one == other)
+
+
+def same_parts(documents: list[Document]) -> list[list[Any]]:
+    return [[document[part] for part in SAME_PARTS] for document in documents]
+
+
+@dataclass
+class Kills:
+    """What came of a command that was killed again and again."""
+
+    n_kills: int = 0
+    n_of_workers: int = 0
+    n_stores: int = 0
+    n_committed: int = 0
+    n_lost: int = 0
+
+
+def kill_again_and_again(command: KilledCommand, folder: Path, n_kills: int) -> Kills:
+    """Kills a command and starts it again, store after store; each comes to the results of an undisturbed one."""
+    undisturbed = start(command, folder / "whole")
+    assert undisturbed.documents
+    chance, longest, found = random.Random(6), 0.9 * undisturbed.seconds, Kills()
+    while found.n_kills < n_kills:
+        home, n_of_store, done = folder / f"killed-{found.n_stores}", 0, None
+        found.n_stores += 1
+        while done is None or done.documents is None:
+            kills_worker = command.in_pool and chance.random() < 0.25
+            is_left_alone = found.n_kills >= n_kills
+            done = start(command, home, None if is_left_alone else chance.uniform(0, longest), kills_worker)
+            keys, verdict = stored(home)
+            assert verdict == "ok"
+            found.n_lost += len(done.committed - keys)
+            found.n_kills += done.killed is not None
+            found.n_of_workers += done.killed == "worker"
+            n_of_store += done.killed is not None
+            found.n_committed += len(done.committed) if done.killed == "command" else 0
+            assert done.documents is not None or done.killed == "command", "it failed without being killed"
+        tolerance = ROUNDING if command.in_pool else 0.0
+        assert agree(same_parts(done.documents), same_parts(undisturbed.documents), tolerance)
+        longest = min(longest, 0.9 * done.seconds) if n_of_store == 0 else longest
+    assert found.n_lost == 0
+    return found
+
+
+def report(tally, name: str, found: Kills) -> None:
+    workers = f" ({found.n_of_workers} of workers alone)" if found.n_of_workers else ""
+    tally.add(
+        f"SIGKILL at random moments of `capbench {name}`, then the same command again",
+        f"{found.n_kills} kills{workers} on {found.n_stores} stores; {found.n_committed} trials committed before that, "
+        f"{found.n_lost} lost; every store whole, all results those of the undisturbed one",
+    )
+
+
 @pytest.mark.slow
-def test_a_run_killed_at_any_moment_loses_nothing_and_resumes_to_the_same_numbers(tmp_path, tally, size) -> None:
-    undisturbed, *again = [run(tmp_path / f"whole-{i}") for i in range(size(2, 1))]
-    assert undisturbed.document is not None
-    for other in again:
-        assert other.document["trials"] == undisturbed.document["trials"], "same seeds, same numbers"
-    chance, n_kills, shortest = random.Random(6), size(24, 2), undisturbed.seconds
-    kills, n_committed, n_lost = [0], 0, 0  # kills of each store in turn
-    while sum(kills) < n_kills or kills[-1]:
-        home = tmp_path / f"killed-{len(kills)}"
-        done = run(home, chance.uniform(0, 0.9 * shortest) if sum(kills) < n_kills else None)
-        keys, verdict = stored(home)
-        assert verdict == "ok"
-        n_lost += len(done.committed - keys)
-        if done.document is None:
-            kills[-1] += 1
-            n_committed += len(done.committed)
-            continue
-        for part in ("run_id", "capacity", "bits", "bounds", "trials", "rates"):
-            assert done.document[part] == undisturbed.document[part]
-        shortest = min(shortest, done.seconds) if kills[-1] == 0 else shortest
-        kills.append(0)
-    assert n_lost == 0
-    _report(tally, len(undisturbed.document["trials"]), bool(again), kills, n_committed, n_lost)
+@pytest.mark.parametrize(("name", "full", "short"), [("run", 40, 1), ("sweep", 25, 1), ("suite", 25, 1)])
+def test_a_command_killed_at_any_moment_loses_nothing_and_resumes_to_the_same_numbers(
+    tmp_path: Path, tally, size, name: str, full: int, short: int
+) -> None:
+    report(tally, name, kill_again_and_again(COMMANDS[name], tmp_path, size(full, short)))
 
 
-def _report(tally, n_trials: int, is_repeated: bool, kills: list[int], n_committed: int, n_lost: int) -> None:
-    if is_repeated:
-        tally.add("the same run twice over, fresh stores", f"{n_trials} trials, all metrics identical")
-    tally.add(
-        "SIGKILL at random moments of `capbench run --preset smoke`",
-        f"{sum(kills)} kills, {n_committed} trials committed by the killed processes, {n_lost} lost; every store whole",
-    )
-    killed = [n for n in kills if n]
-    tally.add(
-        "the same command again after the kills, to its end",
-        f"{len(killed)} stores, killed up to {max(killed)} times each; all results identical to the undisturbed one",
-    )
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:unclosed file <_io.TextIOWrapper name='[^']*/ray/session:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:subprocess \\d+ is still running:ResourceWarning")
+def test_a_driver_of_ray_killed_at_any_moment_loses_nothing_and_resumes_to_the_same_numbers(
+    tmp_path: Path, tally, size
+) -> None:
+    """The short form is in tests/executors/ray, which has a cluster anyway."""
+    if size(1, 0) == 0:
+        pytest.skip("starts a cluster of its own: make faults")
+    from tests.executors.nodes import two_nodes
+
+    with two_nodes(tmp_path) as nodes:
+        command = KilledCommand(
+            lambda home: (*run_words(home), "--executor", "ray", "--address", nodes.address),
+            COMMANDS["run"].documents,
+        )
+        report(tally, "run --executor ray", kill_again_and_again(command, tmp_path, size(10, 1)))
+
+
+def test_the_kills_of_the_full_form_are_a_hundred() -> None:
+    numbers = [mark.args[1] for mark in _parametrised()]
+    assert sum(full for cases in numbers for _, full, _ in cases) + 10 == 100
+
+
+def _parametrised() -> list[Any]:
+    test = test_a_command_killed_at_any_moment_loses_nothing_and_resumes_to_the_same_numbers
+    return [mark for mark in test.pytestmark if mark.name == "parametrize"]
+
+
+@pytest.mark.slow
+def test_the_same_run_twice_over_gives_equal_trials(tmp_path: Path, tally) -> None:
+    one, other = (start(COMMANDS["run"], tmp_path / str(i)) for i in range(2))
+    assert one.documents is not None
+    assert other.documents is not None
+    assert one.documents[0]["trials"] == other.documents[0]["trials"], "same seeds, same numbers"
+    n_trials = len(one.documents[0]["trials"])
+    tally.add("the same run twice over, fresh stores", f"{n_trials} trials, all metrics identical")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,24 @@ def test_a_claim_of_another_machine_only_widens_the_tolerance(honest, reissued, 
     found = check(moved)
     assert found.verdict is VerificationStatus.VERIFIED
     assert "another kind of machine" in found.tolerance
+
+
+def test_the_sample_is_drawn_from_the_randomness_of_the_system(
+    honest, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+
+    class Watched(random.SystemRandom):
+        def sample(self, population: Any, k: int) -> list[Any]:  # type: ignore[override]
+            drawn.append(k)
+            return super().sample(population, k=k)
+
+    monkeypatch.setattr("random.SystemRandom", Watched)
+    found = verify_result(Result.model_validate(honest("at")), registry, NullListener(), 1)
+    assert sum(drawn) == found.n_sampled == 1
+    drawn.clear()
+    verify_result(Result.model_validate(honest("at")), registry, NullListener(), 1, seed=3)
+    assert drawn == []
 
 
 def test_trials_with_explicit_weights_are_run_again_too(honest, check) -> None:
