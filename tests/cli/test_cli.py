@@ -353,6 +353,18 @@ def test_a_device_that_is_not_there_is_refused_with_a_remedy(
     assert remedy in done.err
 
 
+def test_text_that_libraries_write_at_the_end_never_follows_the_document() -> None:
+    """As Ray's does, when its workers die with the program."""
+    program = (
+        "import atexit, os, sys; atexit.register(os.write, 1, b'(raylet) a worker died');"
+        "sys.argv = ['capbench', 'list', '--json'];"
+        "from capbench.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)
+    assert "(raylet) a worker died" in done.stderr
+
+
 def test_a_command_of_another_distribution_is_listed_without_being_imported(distribution, capbench) -> None:
     source = "import click\nprint('imported')\n@click.command()\ndef greet():\n    click.echo('hello')\n"
     distribution("greeter", source, "[capbench.commands]\ngreet = greeter:greet\nrun = greeter:greet\n")

@@ -54,6 +54,7 @@ def two_nodes(site: Path) -> Iterator[RayNodes]:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_worker_niceness", "0")  # Ray's own is that of work with no hurry
         patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("CAPBENCH_HOME", str(site / "home"))  # of the workers
         patch.delenv("RAY_ADDRESS", raising=False)
         head = {**NODE, "num_cpus": 0, "include_dashboard": False, "ray_client_server_port": _free_port()}
         nodes = RayNodes(at_last(lambda: Cluster(initialize_head=True, head_node_args=head)), site)

@@ -24,7 +24,7 @@ from capbench.executors.executor import Executor
 from capbench.executors.in_flight import GroupError, GroupLost, GroupReport, Message, RemoteExecutor, ReservedSlots
 from capbench.executors.ray.connection import connect
 from capbench.executors.ray.requirements import Requirement, Requirements, requirements_of
-from capbench.executors.ray.worker import REPORT_SECONDS, Mailbox, RayGroup, check_node, run_group
+from capbench.executors.ray.worker import REPORT_SECONDS, Mailbox, RayGroup, check_node, run_group, slots_on
 from capbench.executors.target import ComputeTarget
 from capbench.registry.settings import Configured
 
@@ -234,11 +234,7 @@ class Slots:
         return self._count
 
     def _on(self, node: dict[str, Any]) -> int:
-        resources = node["Resources"]
-        slots = int(resources.get("CPU", 0) / self._threads)
-        # Ray keeps resources in ten-thousandths, and 3 × 0.3333 must fit on one GPU.
-        on_gpus = int(resources.get("GPU", 0)) * int(1 / self._target.gpus + 1e-9)
-        return min(slots, on_gpus) if self._device.type == "cuda" else slots
+        return slots_on(node["Resources"], self._device, self._threads, self._target.gpus)
 
 
 def _device(target: ComputeTarget, threads: int) -> torch.device:

@@ -6,7 +6,7 @@ import os
 import pickle
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,12 +17,14 @@ import torch
 from capbench.documents.result import Trial, Worker, WorkerPlugin
 from capbench.engine.cost import Cost
 from capbench.engine.devices import this_machine
-from capbench.engine.memory import share_device
+from capbench.engine.lane_program import keep_programs
+from capbench.engine.memory import share_device, share_memory
 from capbench.engine.trials import TrialGroup
 from capbench.errors import DeviceFailed
 from capbench.executors.in_flight import GroupReport
 from capbench.executors.local import LocalExecutor
 from capbench.executors.ray.requirements import Requirements, check_requirements
+from capbench.store.store import home
 
 REPORT_SECONDS = 2.0
 """Time between two reports on a group that is still training."""
@@ -55,6 +57,8 @@ def run_group(message: RayGroup, mailbox: Any) -> GroupReport:
     group: TrialGroup = pickle.loads(message.group)
     device = torch.device(message.device)
     torch.set_num_threads(message.threads)
+    keep_programs(home() / "compiled")  # for the other workers of this node, and for later runs
+    share_memory(_n_workers(device, message.threads, message.gpus))
     if device.type == "cuda" and message.gpus < 1:
         share_device(message.gpus)
     reporter = Reporter(message, mailbox, device)
@@ -64,6 +68,22 @@ def run_group(message: RayGroup, mailbox: Any) -> GroupReport:
     except DeviceFailed:
         os._exit(1)  # a new process can use the device again; the driver retries the group, then its halves
     return reporter.report(0, 0, cost=cost)
+
+
+def slots_on(resources: Mapping[str, float], device: torch.device, threads: int, gpus: float) -> int:
+    """How many groups a node with these resources runs at once."""
+    slots = int(resources.get("CPU", 0) / threads)
+    # Ray keeps resources in ten-thousandths, and 3 × 0.3333 must fit on one GPU.
+    on_gpus = int(resources.get("GPU", 0)) * int(1 / gpus + 1e-9)
+    return min(slots, on_gpus) if device.type == "cuda" else slots
+
+
+@cache
+def _n_workers(device: torch.device, threads: int, gpus: float) -> int:
+    """How many groups this node runs at once: each gets its share of the memory."""
+    here = ray.get_runtime_context().get_node_id()
+    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    return max([1, *(slots_on(node["Resources"], device, threads, gpus) for node in nodes if node["NodeID"] == here)])
 
 
 def this_node() -> str:

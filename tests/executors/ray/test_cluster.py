@@ -24,6 +24,7 @@ from capbench.measure.request import build_request
 from capbench.registry.registry import load_registry
 from capbench.store.store import Store
 from capbench.studies.sweep import parse_grid, run_sweep
+from tests.engine.test_every_pair import compiles
 from tests.executors.nodes import PATIENCE_SECONDS, RayNodes, wait_for
 
 ROOT = Path(__file__).parents[3]
@@ -92,6 +93,16 @@ def test_a_capacity_has_the_same_trials_keys_and_numbers_bit_for_bit(capbench, e
     again = json.loads(capbench("run", *PAIR, "--lr", "0.4", "--budget", "10", "--json").out)
     assert again["timing"]["trials_trained"] == 0, "the executor is no part of a trial's key"
     assert read_result(write(found)).environment.workers
+
+
+@compiles
+def test_a_program_is_compiled_once_on_a_node_and_kept(capbench, nodes: RayNodes, ray_words) -> None:
+    words = ("run", *PAIR[:-1], "on", *AT, "--seeds", "2")
+    done = capbench(*words, *ray_words, "--json")
+    assert done.code == 0, done.err
+    timing = json.loads(done.out)["timing"]
+    assert (timing["compiled_lane_steps"], timing["eager_reasons"]) == (timing["lane_steps"], [])
+    assert len(list((nodes.site / "home" / "compiled").glob("*.so"))) == 1
 
 
 def write(document: dict) -> Path:

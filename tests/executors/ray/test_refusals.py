@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import torch
 import capbench as cb
 from capbench.errors import BadSetting, ClusterUnavailable, DeviceUnavailable
 from capbench.executors.backends import open_backend
-from capbench.executors.ray import cluster, connection
+from capbench.executors.ray import cluster, connection, worker
 from capbench.executors.ray.cluster import Slots, threads_per_worker
 from capbench.executors.target import ComputeTarget
 
@@ -179,6 +180,17 @@ def test_slots_are_what_cpus_and_shares_of_gpus_allow_on_each_node(
     device: str, threads: int, gpus: float, slots: int
 ) -> None:
     assert Slots(ComputeTarget(device, "ray", gpus=gpus), torch.device(device), threads).count() == slots
+
+
+@pytest.mark.parametrize(("node", "n_workers"), [("0", 4), ("2", 1), ("gone", 1)])
+@pytest.mark.usefixtures("three_nodes")
+def test_a_worker_has_its_share_of_the_memory_of_its_node(
+    node: str, n_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: node))
+    worker._n_workers.cache_clear()
+    assert worker._n_workers(torch.device("cuda"), 1, 0.5) == n_workers
+    worker._n_workers.cache_clear()
 
 
 @pytest.mark.usefixtures("three_nodes")
