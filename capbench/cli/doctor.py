@@ -22,6 +22,7 @@ def doctor_command(plugins: PluginOptions, repairs: bool, device: str | None, la
         _test_device(plugins, device, lanes, as_json)
     from capbench.documents.text import as_json_text, plain
     from capbench.report.health import check_health, health_text
+    from capbench.report.terminal import text_width
     from capbench.store.repair import repair_if_damaged
     from capbench.store.store import home
 
@@ -30,7 +31,7 @@ def doctor_command(plugins: PluginOptions, repairs: bool, device: str | None, la
             click.echo(plain(line), err=True)
     with plugins_print_to_stderr():
         found = check_health(plugins.load())
-    click.echo(as_json_text(found) if as_json else health_text(found))
+    click.echo(as_json_text(found) if as_json else health_text(found, text_width()))
     sys.exit(0 if found.healthy else 1)
 
 
@@ -39,6 +40,7 @@ def _test_device(plugins: PluginOptions, name: str, lanes: str | None, as_json: 
     from capbench.engine.devices import resolve_device
     from capbench.errors import BadSetting
     from capbench.report.health import self_test_text
+    from capbench.report.terminal import text_width
     from capbench.studies.self_test import check_device
 
     sizes = lanes.split(",") if lanes else []
@@ -46,5 +48,5 @@ def _test_device(plugins: PluginOptions, name: str, lanes: str | None, as_json: 
         raise BadSetting(f"--lanes takes whole numbers above 1, separated by commas, got {lanes!r}")
     with plugins_print_to_stderr():
         found = check_device(resolve_device(name), plugins.load(), [int(size) for size in sizes])
-    click.echo(as_json_text(found) if as_json else self_test_text(found))
+    click.echo(as_json_text(found) if as_json else self_test_text(found, text_width()))
     sys.exit(0 if found.ready else 1)
