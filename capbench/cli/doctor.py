@@ -28,6 +28,7 @@ def doctor_command(
         _test_device(plugins, device, lanes, json_file)
     from capbench.documents.text import plain
     from capbench.report.health import check_health, health_text
+    from capbench.report.terminal import text_width
     from capbench.store.repair import repair_if_damaged
     from capbench.store.store import home
 
@@ -36,7 +37,7 @@ def doctor_command(
             click.echo(plain(line), err=True)
     with plugins_print_to_stderr():
         found = check_health(plugins.load())
-    _show(found, health_text(found), json_file)
+    _show(found, health_text(found, text_width()), json_file)
     sys.exit(0 if found.healthy else 1)
 
 
@@ -44,6 +45,7 @@ def _test_device(plugins: PluginOptions, name: str, lanes: str | None, json_file
     from capbench.engine.devices import resolve_device
     from capbench.errors import BadSetting
     from capbench.report.health import self_test_text
+    from capbench.report.terminal import text_width
     from capbench.studies.self_test import check_device
 
     sizes = lanes.split(",") if lanes else []
@@ -51,7 +53,7 @@ def _test_device(plugins: PluginOptions, name: str, lanes: str | None, json_file
         raise BadSetting(f"--lanes takes whole numbers above 1, separated by commas, got {lanes!r}")
     with plugins_print_to_stderr():
         found = check_device(resolve_device(name), plugins.load(), [int(size) for size in sizes])
-    _show(found, self_test_text(found), json_file)
+    _show(found, self_test_text(found, text_width()), json_file)
     sys.exit(0 if found.ready else 1)
 
 

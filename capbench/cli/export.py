@@ -16,8 +16,8 @@ from capbench.store.queries import StoreQuery
 @selection_options
 def export_command(file: Path, of_runs: bool, selection: StoreQuery) -> None:
     """Write stored trials, or runs with --runs, as CSV, JSON lines or Parquet."""
+    from capbench.documents.text import pluralize
     from capbench.errors import BadSetting
-    from capbench.report.store_text import pluralize
     from capbench.store.export import check_export_path, run_rows, trial_rows, write_export
     from capbench.store.store import Store, home
 

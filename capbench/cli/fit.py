@@ -25,6 +25,7 @@ def fit_command(file: Path | None, runs: str | None, x: str, y: str, as_json: bo
     from capbench.documents.text import as_json_text
     from capbench.errors import BadSetting
     from capbench.report.study_text import fit_text
+    from capbench.report.terminal import terminal_width
     from capbench.store.store import Store, home
     from capbench.studies.fit import fit_forms
     from capbench.studies.fit_data import points_of, read_results, stored_results
@@ -39,4 +40,4 @@ def fit_command(file: Path | None, runs: str | None, x: str, y: str, as_json: bo
         )
     points, left_out = points_of(results, x, y)
     report = fit_forms(points, x, y, left_out)
-    click.echo(as_json_text(report) if as_json else fit_text(report))
+    click.echo(as_json_text(report) if as_json else fit_text(report, terminal_width()))

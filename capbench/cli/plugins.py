@@ -18,9 +18,10 @@ def plugins_command(plugins: PluginOptions, as_json: bool, with_traceback: bool)
     from capbench.documents.text import as_json_text
     from capbench.registry.containment import PluginWarning
     from capbench.report.catalogue import installed_text, list_installed
+    from capbench.report.terminal import text_width
 
     with plugins_print_to_stderr(), warnings.catch_warnings():  # the output of this command reports the failures
         warnings.simplefilter("ignore", PluginWarning)
         registry = plugins.load()
     found = list_installed(registry)
-    click.echo(as_json_text(found) if as_json else installed_text(found, with_traceback))
+    click.echo(as_json_text(found) if as_json else installed_text(found, with_traceback, text_width()))

@@ -25,6 +25,7 @@ def results_command(
         return
     from capbench.documents.text import as_json_text, tables_as
     from capbench.report.store_text import MOST_ROWS, run_rows, runs_text, trial_rows, trials_text
+    from capbench.report.terminal import terminal_width
     from capbench.store.store import Store, home
 
     store, of_trials = Store(home()), of_trials or selection.status is not None
@@ -35,11 +36,11 @@ def results_command(
         if as_json:
             click.echo(as_json_text([each.trial for each in store.find_trials(selection)]))
         else:
-            click.echo(trials_text(*store.latest_trials(selection, MOST_ROWS)))
+            click.echo(trials_text(*store.latest_trials(selection, MOST_ROWS), terminal_width()))
     elif as_json:
         click.echo(as_json_text([run.result for run in store.find_runs(selection)]))
     else:
-        click.echo(runs_text(*store.latest_runs(selection, MOST_ROWS)))
+        click.echo(runs_text(*store.latest_runs(selection, MOST_ROWS), terminal_width()))
 
 
 results_command.add_command(show_command)
@@ -53,8 +54,8 @@ results_command.add_command(show_command)
 @selection_options
 def delete_command(runs: tuple[str, ...], of_trials: bool, everything: bool, yes: bool, selection: StoreQuery) -> None:
     """Delete runs by id or by a selection, or with --trials the selected trials. Deleting a run keeps its trials."""
+    from capbench.documents.text import pluralize
     from capbench.errors import BadSetting
-    from capbench.report.store_text import pluralize
     from capbench.store.store import Store, home
 
     of_trials = of_trials or selection.status is not None
@@ -80,8 +81,7 @@ def delete_command(runs: tuple[str, ...], of_trials: bool, everything: bool, yes
 @click.argument("stores", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="STORE...")
 def merge_command(stores: tuple[Path, ...]) -> None:
     """Copy the trials and runs of other stores (files or their folders) that this store does not have."""
-    from capbench.documents.text import plain
-    from capbench.report.store_text import pluralize
+    from capbench.documents.text import plain, pluralize
     from capbench.store.merge import merge
     from capbench.store.store import Store, home
 

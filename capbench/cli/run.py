@@ -48,10 +48,10 @@ def run_command(
 
         check_plot_path(plot)
     plugins = ctx.find_object(PluginOptions) or PluginOptions()
-    with plugins_print_to_stderr(), show_progress() as listener:
+    with plugins_print_to_stderr(), show_progress(is_quiet=detail == "line") as listener:
         registry = plugins.load()
         request = build_request(options, registry)
-        if options.params or options.match:
+        if (options.params or options.match) and detail != "line":
             click.echo(matched_text(request), err=True)
         if is_dry:
             job = Job(f"{options.task} × {options.arch}", request)
@@ -59,7 +59,7 @@ def run_command(
         else:
             result = execute(request, registry, Store(home()), listener)
     if is_dry:
-        click.echo(json.dumps(asdict(estimate), indent=1) if as_json else estimates_text([estimate]))
+        click.echo(json.dumps(asdict(estimate), indent=1) if as_json else estimates_text([estimate], terminal_width()))
         return
     fact = request.task.plugin.fact
     if as_json:
@@ -67,7 +67,7 @@ def run_command(
     else:
         print_result(plugins.with_paths(result_text(result, fact, detail, terminal_width())))
     if readings and not as_json:
-        click.echo("\n" + readings_text(result, fact))
+        click.echo("\n" + readings_text(result, fact, terminal_width()))
     if profile:
         click.echo(profile_text(result.timing), err=True)
     if plot:

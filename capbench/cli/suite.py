@@ -48,6 +48,7 @@ def suite_command(
     from capbench.errors import BadSetting, RunFailed
     from capbench.report.progress import show_study
     from capbench.report.study_text import plan_text, suite_text, suites_text
+    from capbench.report.terminal import terminal_width, text_width
     from capbench.store.store import Store, home
     from capbench.studies.recheck import default_check_folder, parse_share, recheck_plan, recorded_cells
     from capbench.studies.records import RecordFolder, default_record_folder
@@ -55,7 +56,7 @@ def suite_command(
     from capbench.studies.suite_run import make_plan, parse_shard, run_plan
 
     if only_list:
-        click.echo(suites_text([load_suite(each) for each in suite_names()]))
+        click.echo(suites_text([load_suite(each) for each in suite_names()], text_width()))
         return
     if name is None:
         raise BadSetting(f"capbench suite takes the name of a suite ({', '.join(suite_names())}) or a .toml file")
@@ -79,7 +80,7 @@ def suite_command(
             results, missing = run_plan(plan, registry, Store(home()), folder, progress)
         finally:
             folder.write_log(suite_file(name))
-    click.echo(suite_text(results, missing, suite.tiers))
+    click.echo(suite_text(results, missing, suite.tiers, terminal_width()))
     click.echo(f"records: {folder.path}", err=True)
     failed = len(missing) - len(plan.missing)
     if failed:

@@ -50,6 +50,7 @@ def sweep_command(
     from capbench.errors import BadSetting, RunFailed
     from capbench.report.progress import show_study
     from capbench.report.study_text import difference_rows, estimates_text, sweep_rows, sweep_text
+    from capbench.report.terminal import terminal_width
     from capbench.store.store import Store, existing_store, home
     from capbench.studies.estimate import estimate_run
     from capbench.studies.sweep import parse_grid, plan_sweep, read_sweep, results_of, run_points, with_architectures
@@ -75,7 +76,11 @@ def sweep_command(
         else:
             points = run_points(planned, registry, Store(home()), progress)
     if is_dry:
-        click.echo(json.dumps(list(map(asdict, estimates)), indent=1) if as_json else estimates_text(estimates))
+        click.echo(
+            json.dumps(list(map(asdict, estimates)), indent=1)
+            if as_json
+            else estimates_text(estimates, terminal_width())
+        )
         return
     results = results_of(points)
     if as_json:
@@ -83,7 +88,7 @@ def sweep_command(
     elif layout:
         click.echo(tables_as((sweep_rows(points, grid, fact), difference_rows(points, grid)), layout))
     else:
-        click.echo(sweep_text(points, grid, fact))
+        click.echo(sweep_text(points, grid, fact, terminal_width()))
     if not results:
         raise RunFailed(f"none of the {len(points)} points could be run; the first: {points[0].reason}")
     if plot:

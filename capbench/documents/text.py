@@ -6,6 +6,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 from pydantic import BaseModel
 from tabulate import tabulate
@@ -21,7 +22,7 @@ LATEX_SIGNS = str.maketrans(
 """Signs that pdflatex refuses as they are, in its own words."""
 
 NARROWEST_COLUMN = 20
-"""The last column of a table is not made narrower than this."""
+"""A column of sentences is not made narrower than this."""
 
 
 def plain(text: str) -> str:
@@ -53,18 +54,65 @@ def ratio_text(status: RatioStatus, shown: str) -> str:
     ]
 
 
+def pluralize(n: int, noun: str) -> str:
+    """A number and its noun: 1 run, 2 runs, 1,000 runs."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def table(rows: Iterable[Sequence[object]], headers: Sequence[str], width: int | None = None) -> str:
-    """Rows under headers as a text table; its last column is wrapped where the width ends."""
+    """Rows under headers as a text table that fits a width, if one is given.
+
+    Where the columns are too wide together, headers and cells are wrapped; where even that is not enough, each row
+    becomes a block of lines, one per column.
+    """
     cells = [[plain(str(cell)) for cell in row] for row in rows]
     names = [plain(name) for name in headers]
-    if width and cells:
-        *before, _ = (
-            2 + max(len(line) for cell in column for line in cell.split("\n"))
-            for column in zip(names, *cells, strict=True)
-        )
-        left = max(width - sum(before), NARROWEST_COLUMN)
-        cells = [[*row[:-1], fold(row[-1], left)] for row in cells]
-    return tabulate(cells, headers=names, tablefmt="simple", disable_numparse=True)
+    text = tabulate(cells, headers=names, tablefmt="simple", disable_numparse=True)
+    if width is None or not cells or all(len(line) <= width for line in text.split("\n")):
+        return text
+    columns = list(zip(names, *cells, strict=True))
+    for gap in (2, 1):
+        widths = _column_widths(columns, width - gap * (len(columns) - 1))
+        if widths:
+            return _aligned(columns, widths, " " * gap)
+    return "\n\n".join(_block(names, row, width) for row in cells)
+
+
+def _column_widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
+    """Widths of columns whose sum fits, taken from the widest first; None where words would have to be broken."""
+    widths = [max(len(line) for text in column for line in text.split("\n")) for column in columns]
+    words = [max((len(word) for text in column for word in text.split()), default=0) for column in columns]
+    least = [max(word, min(width // 2, NARROWEST_COLUMN)) for word, width in zip(words, widths, strict=True)]
+    while sum(widths) > room:
+        shrinkable = [i for i, width in enumerate(widths) if width > least[i]]
+        if not shrinkable:
+            return None
+        widths[max(shrinkable, key=widths.__getitem__)] -= 1
+    return widths
+
+
+def _aligned(columns: Sequence[Sequence[str]], widths: Sequence[int], gap: str) -> str:
+    """Columns of given widths with their headers underlined; cells are wrapped."""
+    lines = []
+    for i, row in enumerate(zip(*columns, strict=True)):
+        wrapped = [fold(text, width).split("\n") for text, width in zip(row, widths, strict=True)]
+        lines += [
+            gap.join(f"{part:<{width}}" for part, width in zip(parts, widths, strict=True)).rstrip()
+            for parts in zip_longest(*wrapped, fillvalue="")
+        ]
+        if i == 0:
+            lines.append(gap.join("-" * width for width in widths))
+    return "\n".join(lines).lstrip("\n")  # without headers the first line is empty
+
+
+def _block(names: Sequence[str], row: Sequence[str], width: int) -> str:
+    """A row as lines of a header and its cell; without empty cells."""
+    indent = max(map(len, names)) + 2
+    shown = [(name, cell) for name, cell in zip(names, row, strict=True) if cell not in ("", "–")]
+    return "\n".join(
+        f"{name:<{indent}}" + fold(cell, max(width - indent, NARROWEST_COLUMN)).replace("\n", "\n" + " " * indent)
+        for name, cell in shown
+    )
 
 
 def table_as(rows: Iterable[Sequence[object]], headers: Sequence[str], layout: str) -> str:
@@ -84,8 +132,10 @@ def tables_as(tables: Iterable[Sequence[Sequence[object]]], layout: str) -> str:
 
 
 def fold(text: str, width: int) -> str:
-    """Text in lines of at most a width, unless a word is longer."""
-    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
+    """Text in lines of at most a width, unless a word is longer; its own line breaks stay."""
+    return "\n".join(
+        textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n")
+    )
 
 
 def as_json_text(found: BaseModel | Sequence[BaseModel]) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from capbench.contract.solver import GradientSolver
 from capbench.documents.result import Protocol, ShapeTried, Trial, TrialStatus, Worker
+from capbench.documents.text import pluralize
 from capbench.engine.cost import Cost
 from capbench.engine.lane_program import program_groups
 from capbench.engine.memory import most_lanes
@@ -219,7 +220,7 @@ class Session:
         """Waits until other processes have ended these trials; returns those that they left undone."""
         if groups:
             n_trials = sum(len(group.trials) for group in groups)
-            note = f"waiting for {n_trials} trials that another process is training"
+            note = f"waiting for {pluralize(n_trials, 'trial')} that another process is training"
             warnings.warn(note, WaitingForOtherProcess, stacklevel=2)
         while groups:
             self.interrupt.check()

@@ -208,13 +208,13 @@ def list_installed(registry: Registry) -> InstalledPlugins:
     )
 
 
-def installed_text(found: InstalledPlugins, with_traceback: bool) -> str:
-    """Loaded and failed entry points as tables."""
-    rows = [(p.entry_point, f"{p.distribution} {p.version}", p.module, ", ".join(p.provides)) for p in found.plugins]
-    parts = [table(rows, ("plugin", "distribution", "module", "provides"))]
+def installed_text(found: InstalledPlugins, with_traceback: bool, width: int | None = None) -> str:
+    """Loaded and failed entry points as tables, within a width if one is given."""
+    rows = [(p.entry_point, f"{p.distribution} {p.version}", ", ".join(p.provides)) for p in found.plugins]
+    parts = [table(rows, ("plugin", "distribution", "provides"), width)]
     if found.failed:
         failed = [(p.entry_point, f"{p.distribution} {p.version}", p.module, p.error) for p in found.failed]
-        parts.append(table(failed, ("failed", "distribution", "module", "why")))
+        parts.append(table(failed, ("failed", "distribution", "module", "why"), width))
         if with_traceback:
             parts += [plain(p.traceback or "") for p in found.failed]
         else:

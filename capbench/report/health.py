@@ -10,7 +10,7 @@ import torch
 
 from capbench import __version__
 from capbench.documents.result import Record
-from capbench.documents.text import plain, table
+from capbench.documents.text import plain, pluralize, table
 from capbench.errors import StoreUnavailable
 from capbench.registry.registry import Registry
 from capbench.store.store import Store, home
@@ -58,19 +58,20 @@ def check_health(registry: Registry) -> Health:
     )
 
 
-def health_text(found: Health) -> str:
-    """The health report as text."""
+def health_text(found: Health, width: int | None = None) -> str:
+    """The health report as text, within a width if one is given."""
+    stored = f"{pluralize(found.n_trials, 'trial')}, {pluralize(found.n_runs, 'run')}"
     rows = [
         ("capbench", found.capbench),
         ("python", f"{found.python}, {found.platform}"),
         ("libraries", ", ".join(f"{name} {release}" for name, release in found.libraries.items())),
         ("devices", ", ".join(found.devices)),
         ("cores", f"{found.cores}; torch threads: {found.threads}"),
-        ("store", f"{found.store}: {found.store_status}, {found.n_trials} trials, {found.n_runs} runs"),
+        ("store", f"{found.store}: {found.store_status}, {stored}"),
         *(("plugin", failure) for failure in found.failed_plugins),
     ]
     verdict = "all is well" if found.healthy else "something needs attention"
-    return table(rows, ("", "")) + f"\n\n{plain(verdict)}"
+    return table(rows, ("", ""), width) + f"\n\n{plain(verdict)}"
 
 
 def _store() -> tuple[str, int, int]:
@@ -94,8 +95,8 @@ def _devices() -> tuple[str, ...]:
     return ("cpu", *cuda, *mps)
 
 
-def self_test_text(found: SelfTest) -> str:
-    """The self-test of a device as text; the last line says whether it is ready."""
+def self_test_text(found: SelfTest, width: int | None = None) -> str:
+    """The self-test of a device as text, within a width if one is given; the last line says whether it is ready."""
     launches = "" if found.launches_per_step is None else f", {found.launches_per_step} launches of kernels"
     cuda = f", CUDA {found.cuda}" if found.cuda else ""
     rows = [
@@ -112,7 +113,7 @@ def self_test_text(found: SelfTest) -> str:
         ("group size", f"{found.group_size} lanes"),
     ]
     verdict = f"{found.device} is ready" if found.ready else f"{found.device} is not ready: {'; '.join(found.problems)}"
-    return table(rows, ("", "")) + f"\n\n{plain(verdict)}"
+    return table(rows, ("", ""), width) + f"\n\n{plain(verdict)}"
 
 
 def _compiled_text(found: SelfTest) -> str:

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from capbench.documents.result import Trial, TrialStatus
-from capbench.documents.text import plain
-from capbench.measure.session import RunListener
+from capbench.documents.text import plain, pluralize
+from capbench.measure.session import NullListener, RunListener
 from capbench.report.result_text import brief_capacity
 from capbench.studies.jobs import FinishedJob, Job, StudyListener
 
@@ -20,11 +20,11 @@ HEARTBEAT_SECONDS = 15.0
 
 
 @contextmanager
-def show_progress() -> Iterator[RunListener]:
-    """A listener for one run that displays its progress until the context ends."""
+def show_progress(is_quiet: bool = False) -> Iterator[RunListener]:
+    """A listener for one run that displays its progress until the context ends; a quiet one prints no log lines."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield RunLog(console)
+        yield NullListener() if is_quiet else RunLog(console)
         return
     with _progress_bar(console) as progress:
         yield RunBar(progress)
@@ -120,7 +120,7 @@ class RunLog:
         self._round += 1
         self._n_held, self._n_ended = 0, 0
         stored = f", {n_reused} of them stored" if n_reused else ""
-        self._heartbeat.print(f"{solver}, round {self._round}: {n_trials} trials{stored}")
+        self._heartbeat.print(f"{solver}, round {self._round}: {pluralize(n_trials, 'trial')}{stored}")
 
     def compiling(self) -> None:
         """Says once that the step is being compiled: later rounds find the program."""
@@ -136,7 +136,7 @@ class RunLog:
     def step(self, step: int, steps: int, n_alive: int) -> None:
         """Prints a heartbeat."""
         ended = f"{self._n_ended} ended, {self._n_held} of them held"
-        self._heartbeat.beat(lambda: f"step {step:,} of {steps:,}: {n_alive} trials training, {ended}")
+        self._heartbeat.beat(lambda: f"step {step:,} of {steps:,}: {pluralize(n_alive, 'trial')} training, {ended}")
 
 
 class StudyBar:
@@ -201,7 +201,7 @@ class CurrentRunStatus:
 
     def plan(self, solver: str, n_trials: int, n_reused: int) -> None:
         """Shows how many trials the round trains."""
-        self._show(f"{solver}, {n_trials - n_reused} trials to train")
+        self._show(f"{solver}, {pluralize(n_trials - n_reused, 'trial')} to train")
 
     def compiling(self) -> None:
         """Says that the step is being compiled."""
@@ -212,7 +212,7 @@ class CurrentRunStatus:
 
     def step(self, step: int, steps: int, n_alive: int) -> None:
         """Shows the training step."""
-        self._show(f"{n_alive} trials training, step {step:,} of {steps:,}")
+        self._show(f"{pluralize(n_alive, 'trial')} training, step {step:,} of {steps:,}")
 
 
 def duration(seconds: float) -> str:

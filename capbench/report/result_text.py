@@ -23,7 +23,7 @@ from capbench.documents.result import (
     TrialStatus,
     shape_fields,
 )
-from capbench.documents.text import number, plain, sign_text, table
+from capbench.documents.text import number, plain, pluralize, sign_text, table
 
 PHASES = {
     "build": "drawing facts and initial weights, sizing groups",
@@ -36,6 +36,8 @@ PHASES = {
     "planning": "search, fits, bounds, reading the store",
 }
 PROFILE_BAR_WIDTH = 24
+COMMENT = "   # "
+"""Between a command and what it is for."""
 NARROWEST = 24
 """Columns below which text is not wrapped."""
 BOUND_WORDS = {"lower": "guaranteed", "upper": "impossible beyond", "exact": "exact"}
@@ -56,14 +58,14 @@ def result_text(result: Result, fact: str, detail: Detail = "short", width: int 
         _heading(result),
         _fields(result, width) if is_full else "",
         _answer(result, fact, width),
-        _three_numbers(result, fact),
-        precision_text(result, fact),
-        _bounds(result, fact, width) if is_full else _theory(result, fact),
+        _three_numbers(result, fact, width),
+        precision_text(result, fact, width),
+        _bounds(result, fact, width) if is_full else _theory(result, fact, width),
         _data(result) if is_full else "",
-        _by_point(result, fact) if is_full else "",
+        _by_point(result, fact, width) if is_full else "",
         _failures(result),
         _cost(result, is_full),
-        _next(result, is_full),
+        _next(result, is_full, width),
     ]
     return plain("\n\n".join(part for part in parts if part))
 
@@ -109,18 +111,26 @@ def _labelled(rows: Sequence[tuple[str, str]], width: int | None) -> str:
     return "\n".join(lines)
 
 
-def _next(result: Result, is_full: bool) -> str:
+def _next(result: Result, is_full: bool, width: int | None) -> str:
     steps = next_steps(result) if is_full else next_steps(result)[:2]
     more = [] if is_full else ["-v prints every table behind this answer"]
-    return "next:\n" + "\n".join(f"  {step}" for step in [*steps, *more])
+    return "next:\n" + "\n".join(line for step in [*steps, *more] for line in _command_lines(step, width))
 
 
-def _theory(result: Result, fact: str) -> str:
+def _command_lines(step: str, width: int | None) -> list[str]:
+    """A command, with its comment above it where both are too wide for one line; a command is never wrapped."""
+    command, mark, comment = step.partition(COMMENT)
+    if width is None or not mark or len(step) + 2 <= width:
+        return [f"  {step}"]
+    return [f"  {mark.strip()} {comment}", f"  {command}"]
+
+
+def _theory(result: Result, fact: str, width: int | None) -> str:
     """One row per bound: what it says, and the measured value."""
     rows = []
     for bound in (bound for bound in result.bounds if bound.value is not None):
         rows.append((bound.id, _statement(bound), _quantity(bound, fact), number(bound.measured)))
-    return table(rows, ("theory", "says", "quantity", "measured")) if rows else ""
+    return table(rows, ("theory", "says", "quantity", "measured"), width) if rows else ""
 
 
 def _statement(bound: BoundRecord) -> str:
@@ -262,7 +272,7 @@ def _shapes(tried: Sequence[ShapeTried]) -> str:
     return f"{texts[0]}, the best of {len(tried)} on seeds of their own; next: {texts[1]}"
 
 
-def _three_numbers(result: Result, fact: str) -> str:
+def _three_numbers(result: Result, fact: str, width: int | None) -> str:
     """The guaranteed, the constructed and the trained capacity, side by side."""
     capacity = result.capacity
     guarantees = [b.value for b in result.bounds if b.kind == "lower" and b.quantity == FACTS and b.value is not None]
@@ -275,10 +285,10 @@ def _three_numbers(result: Result, fact: str) -> str:
         _with_sign(constructed) if constructed else "–",
         "–" if is_constructed else _with_sign(capacity),
     )
-    return table([row], (f"{fact}s guaranteed", "constructed", "trained"))
+    return table([row], (f"{fact}s guaranteed", "constructed", "trained"), width)
 
 
-def precision_text(result: Result, fact: str) -> str:
+def precision_text(result: Result, fact: str, width: int | None = None) -> str:
     """One row per precision to which weights were rounded; empty where they were not."""
     rows = [
         (
@@ -290,7 +300,7 @@ def precision_text(result: Result, fact: str) -> str:
         for point in result.precision
     ]
     what = "of the trials" if result.protocol.mode == "at" else f"{fact}s"
-    return table(rows, ("bits per weight", what, "interval", "bits per parameter")) if rows else ""
+    return table(rows, ("bits per weight", what, "interval", "bits per parameter"), width) if rows else ""
 
 
 def _with_sign(capacity: Capacity) -> str:
@@ -318,7 +328,7 @@ def _bounds(result: Result, fact: str, width: int | None) -> str:
 
 
 def bounds_table(bounds: list[BoundRecord], fact: str, width: int | None = None) -> str:
-    """Bounds next to the measured values, with one column per kind of bound; the last column is wrapped at a width."""
+    """Bounds next to the measured values, with one column per kind of bound, within a width if one is given."""
     if not bounds:
         return ""
     headers, *rows = bound_rows(bounds, fact)
@@ -358,7 +368,7 @@ def bound_rows(bounds: list[BoundRecord], fact: str) -> list[tuple[str, ...]]:
     return [tuple(row[i] for i in used) for row in (headers, *rows)]
 
 
-def _by_point(result: Result, fact: str) -> str:
+def _by_point(result: Result, fact: str, width: int | None) -> str:
     """How the trials at the best rate ended, one row per load or parameter value."""
     rate = result.rates.best if result.rates else None
     points: dict[int, list[Trial]] = defaultdict(list)
@@ -371,7 +381,7 @@ def _by_point(result: Result, fact: str) -> str:
         held = sum(t.status is TrialStatus.HELD for t in trials)
         values = [t.metrics[metric] for t in trials if metric in t.metrics]
         rows.append((number(at), f"{held}/{len(trials)}", f"{fmean(values):.3f}" if values else "–", _endings(trials)))
-    return table(rows, (result.protocol.parameter or f"{fact}s", "held", f"mean {metric}", "other outcomes"))
+    return table(rows, (result.protocol.parameter or f"{fact}s", "held", f"mean {metric}", "other outcomes"), width)
 
 
 def _endings(trials: list[Trial]) -> str:
@@ -386,22 +396,24 @@ def _failures(result: Result) -> str:
         return ""
     reasons = [t.reason for t in failed]
     shown = "; ".join(f"{reasons.count(reason)} × {reason}" for reason in sorted(set(reasons))[:3])
-    return plain(f"{len(failed)} of {len(result.trials)} trials failed to run and are left out: {shown}")
+    total = pluralize(len(result.trials), "trial")
+    return plain(f"{len(failed)} of {total} failed to run and are left out: {shown}")
 
 
 def _cost(result: Result, is_full: bool) -> str:
     timing = result.timing
     if timing.trials_trained == 0:
-        trained = f"nothing trained: all {timing.trials_reused} trials were in the store"
+        reused = "the only trial was" if timing.trials_reused == 1 else f"all {timing.trials_reused} trials were"
+        trained = f"nothing trained: {reused} in the store"
     else:
-        trained = f"{timing.trials_trained} trials trained, {timing.trials_reused} from the store"
+        trained = f"{pluralize(timing.trials_trained, 'trial')} trained, {timing.trials_reused} from the store"
     spent = f"{trained}; {timing.wall_seconds:.1f} s; run {result.run_id}"
     if not is_full:
         return spent
     spent = f"{spent}; {timing.lane_steps:,} lane-steps"
     if timing.grid_trials <= len(result.trials):
         return spent
-    return f"{spent}\n{len(result.trials)} trials in total; a fixed grid takes {timing.grid_trials:,}"
+    return f"{spent}\n{pluralize(len(result.trials), 'trial')} in total; a fixed grid takes {timing.grid_trials:,}"
 
 
 def next_steps(result: Result) -> list[str]:
@@ -435,7 +447,7 @@ def with_fields(command: str, **fields: int) -> str:
     return command
 
 
-def readings_text(result: Result, fact: str) -> str:
+def readings_text(result: Result, fact: str, width: int | None = None) -> str:
     """Other readings of the same trials, side by side."""
     if not result.readings:
         return "readings: none; they are read from the trials of a search for the largest load"
@@ -450,7 +462,7 @@ def readings_text(result: Result, fact: str) -> str:
         )
         for reading in result.readings
     ]
-    return plain(table(rows, ("reading", "value", f"{result.capacity.confidence:.0%} interval", "what is read")))
+    return plain(table(rows, ("reading", "value", f"{result.capacity.confidence:.0%} interval", "what is read"), width))
 
 
 def profile_text(timing: Timing) -> str:

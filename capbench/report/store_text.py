@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from capbench.documents.text import number, table
+from capbench.documents.text import number, pluralize, table
 from capbench.store.queries import StoredRun, StoredTrial
 
 MOST_ROWS = 200
 """Rows shown in a terminal; --json and export include all."""
 
 
-def runs_text(runs: Sequence[StoredRun], n_runs: int | None = None) -> str:
+def runs_text(runs: Sequence[StoredRun], n_runs: int | None = None, width: int | None = None) -> str:
     """One row per run, the latest last; `n_runs` says how many there are where these are the latest of them."""
     headers, *rows = run_rows(runs[-MOST_ROWS:])
-    return _with_count(table(rows, [str(name) for name in headers]), n_runs or len(runs), "run")
+    return _with_count(table(rows, [str(name) for name in headers], width), n_runs or len(runs), "run")
 
 
 def run_rows(runs: Sequence[StoredRun]) -> list[tuple[object, ...]]:
@@ -22,7 +22,7 @@ def run_rows(runs: Sequence[StoredRun]) -> list[tuple[object, ...]]:
     rows: list[tuple[object, ...]] = [
         (
             run.result.run_id,
-            run.created,
+            _minute(run.created),
             run.result.task.name,
             run.result.architecture.name,
             run.result.capacity.kind.replace("_", " "),
@@ -39,10 +39,10 @@ def run_rows(runs: Sequence[StoredRun]) -> list[tuple[object, ...]]:
     return [tuple(row[i] for i in used) for row in (headers, *rows)]
 
 
-def trials_text(trials: Sequence[StoredTrial], n_trials: int | None = None) -> str:
+def trials_text(trials: Sequence[StoredTrial], n_trials: int | None = None, width: int | None = None) -> str:
     """One row per trial, the latest last; `n_trials` says how many there are where these are the latest of them."""
     headers, *rows = trial_rows(trials[-MOST_ROWS:])
-    return _with_count(table(rows, [str(name) for name in headers]), n_trials or len(trials), "trial")
+    return _with_count(table(rows, [str(name) for name in headers], width), n_trials or len(trials), "trial")
 
 
 def trial_rows(trials: Sequence[StoredTrial]) -> list[tuple[object, ...]]:
@@ -50,7 +50,7 @@ def trial_rows(trials: Sequence[StoredTrial]) -> list[tuple[object, ...]]:
     rows = [
         (
             each.trial.key[:12],
-            each.created,
+            _minute(each.created),
             each.task,
             each.architecture,
             each.trial.load,
@@ -66,9 +66,9 @@ def trial_rows(trials: Sequence[StoredTrial]) -> list[tuple[object, ...]]:
     return [row[:used] for row in (headers, *rows)]
 
 
-def pluralize(n: int, noun: str) -> str:
-    """A number and its noun: 1 run, 2 runs."""
-    return f"{n} {noun}{'' if n == 1 else 's'}"
+def _minute(created: str) -> str:
+    """A stored time to the minute, without the zone, which the header names."""
+    return created[:16].replace("T", " ")
 
 
 def _answer(run: StoredRun) -> str:

@@ -22,10 +22,10 @@ ENOUGH_TO_FIT = 4
 """Points that a sweep needs before a fit is suggested."""
 
 
-def suites_text(suites: Sequence[Suite]) -> str:
+def suites_text(suites: Sequence[Suite], width: int | None = None) -> str:
     """One row per suite that can be named."""
     rows = [(s.name, s.version, ", ".join(number(tier) for tier in s.tiers), s.about) for s in suites]
-    return table(rows, ("suite", "version", "parameters", ""))
+    return table(rows, ("suite", "version", "parameters", ""), width)
 
 
 def plan_text(plan: SuitePlan) -> str:
@@ -48,7 +48,9 @@ def _command(request: Request) -> str:
     return f"{command(request)} {flag_of('settle')} {share:g}" if share else command(request)
 
 
-def suite_text(results: Sequence[Result], missing: Sequence[MissingRecord], tiers: Sequence[int]) -> str:
+def suite_text(
+    results: Sequence[Result], missing: Sequence[MissingRecord], tiers: Sequence[int], width: int | None = None
+) -> str:
     """Capacities of a suite, one row per pair and one column per tier, then what is missing."""
     found = {(r.task.name, r.architecture.name, r.suite.tier): brief_capacity(r) for r in results if r.suite}
     gaps = {(m.task, m.architecture, m.tier): "missing" for m in missing}
@@ -56,7 +58,7 @@ def suite_text(results: Sequence[Result], missing: Sequence[MissingRecord], tier
     pairs = sorted({(task, architecture) for task, architecture, _ in cells})
     rows = [(*pair, *(cells.get((*pair, tier), "") for tier in sorted(tiers))) for pair in pairs]
     headers = ("task", "architecture", *(f"{number(tier)} parameters" for tier in sorted(tiers)))
-    return "\n\n".join(part for part in (table(rows, headers), missing_text(missing)) if part)
+    return "\n\n".join(part for part in (table(rows, headers, width), missing_text(missing)) if part)
 
 
 def missing_text(missing: Sequence[MissingRecord]) -> str:
@@ -80,7 +82,7 @@ def difference_rows(points: Sequence[Point], grid: Grid) -> list[tuple[str, ...]
     return [headers, *(_difference_row(each) for each in found)]
 
 
-def estimates_text(estimates: Sequence[RunEstimate]) -> str:
+def estimates_text(estimates: Sequence[RunEstimate], width: int | None = None) -> str:
     """What runs would take: one row each, then the time of all."""
     rows = [
         (
@@ -103,7 +105,8 @@ def estimates_text(estimates: Sequence[RunEstimate]) -> str:
         if seconds is None
         else f"time: about {duration(seconds)}, by the runs of the same task and preset in this store"
     )
-    return f"{table(rows, headers)}\n\nnothing was trained; most trials are those at the leading learning rate\n{total}"
+    note = "nothing was trained; most trials are those at the leading learning rate"
+    return f"{table(rows, headers, width)}\n\n{note}\n{total}"
 
 
 def _compared(found: Sequence[Difference]) -> str:
@@ -120,25 +123,25 @@ def _difference_row(each: Difference) -> tuple[str, ...]:
     return (*fields, f"{each.architecture}{sign}{each.baseline}", value, f"{low} to {high}", verdict)
 
 
-def sweep_text(points: Sequence[Point], grid: Grid, fact: str) -> str:
+def sweep_text(points: Sequence[Point], grid: Grid, fact: str, width: int | None = None) -> str:
     """One row per point of a sweep, differences of architectures, the reasons of failed points, a suggested fit."""
     (headers, *rows), compared = sweep_rows(points, grid, fact), difference_rows(points, grid)
     parts = [
-        table(rows, headers),
-        table(compared[1:], compared[0]) if compared[1:] else "",
+        table(rows, headers, width),
+        table(compared[1:], compared[0], width) if compared[1:] else "",
         "\n".join(plain(f"failed: {_label(point)}: {point.reason}") for point in points if point.result is None),
         _suggested_fit(points, grid),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def fit_text(report: FitReport) -> str:
+def fit_text(report: FitReport, width: int | None = None) -> str:
     """The fitted forms, the best predictor first, and how the intervals were found."""
     rows = [(f.form, f.formula, _parameters(f), f"{f.held_out_error:.1%}", f"{f.r_squared:.4f}") for f in report.fits]
     best = report.fits[0]
     parts = [
         plain(f"{report.y} against {report.x}, {len(report.points)} points"),
-        table(rows, ("form", "", f"parameters ({report.confidence:.0%} interval)", "held-out error", "R²")),
+        table(rows, ("form", "", f"parameters ({report.confidence:.0%} interval)", "held-out error", "R²"), width),
         f"{best.form} predicts best: its error at held-out points is {best.held_out_error:.1%} (rms of log y)",
         f"intervals: {report.intervals}",
         *(plain(f"left out: {reason}") for reason in report.left_out),

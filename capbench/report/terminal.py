@@ -34,7 +34,7 @@ def styled(text: str) -> Text:
     shown, is_answered = Text(), False
     for number, line in enumerate(text.split("\n")):
         is_answer = not is_answered and line.startswith(("capacity ", "least budget ", "success rate ", "facts held "))
-        command, mark, comment = line.partition("   # ")
+        command, mark, comment = ("", line, "") if line.startswith("  # ") else line.partition("   # ")
         shown.append(command, "bold green" if is_answer else "bold" if number == 0 else "")
         shown.append(mark + comment, "dim")
         shown.append("\n")

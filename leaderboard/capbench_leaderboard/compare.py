@@ -40,6 +40,7 @@ def compare_command(
     Example: capbench compare mha gqa mlp --task rgr --params 1k. Stored trials are not trained again.
     """
     from capbench.report.progress import show_study
+    from capbench.report.terminal import terminal_width
     from capbench.store.store import Store, home
     from capbench_leaderboard.comparison_picture import save_comparison
     from capbench_leaderboard.ranking.contrast import contrast, sentence
@@ -53,7 +54,9 @@ def compare_command(
     with plugins_print_to_stderr(), show_study() as progress:
         results = measure(jobs, registry, Store(home()), progress)
     rows, answer = ranked(results), sentence(contrast(results))
-    click.echo(json.dumps(as_document(rows, answer), indent=1) if as_json else table_text(rows, answer))
+    click.echo(
+        json.dumps(as_document(rows, answer), indent=1) if as_json else table_text(rows, answer, terminal_width())
+    )
     if plot:
         save_comparison(results, jobs[0].request.task.plugin.fact, answer, plot)
         click.echo(f"plot: {plot}", err=True)
@@ -106,16 +109,16 @@ def ranked(results: Sequence[Result]) -> tuple[RankedRow, ...]:
     return rank_chosen([make_entry(f"{i}-{result.run_id}", result) for i, result in enumerate(results)])
 
 
-def table_text(rows: Sequence[RankedRow], answer: str) -> str:
-    """The table, the best first, and the sentence."""
-    from capbench.documents.text import table
+def table_text(rows: Sequence[RankedRow], answer: str, width: int | None = None) -> str:
+    """The table, the best first, and the sentence, within a width if one is given."""
+    from capbench.documents.text import fold, table
 
     headers, *cells = table_rows(rows)
-    return f"{table(cells, headers)}\n\n{answer}"
+    return f"{table(cells, headers, width)}\n\n{fold(answer, width) if width else answer}"
 
 
 def table_rows(rows: Sequence[RankedRow]) -> list[tuple[str, ...]]:
-    """Headers, then one row per architecture, the best first."""
+    """Headers, then one row per architecture, the best first; columns without any value are left out."""
     from capbench.documents.text import number
     from capbench_leaderboard.record_text import (
         capacity_text,
@@ -144,7 +147,9 @@ def table_rows(rows: Sequence[RankedRow]) -> list[tuple[str, ...]]:
             )
         )
     headers = ("rank", "best", "architecture", "capacity", "95 % interval", "drift", "parameters", "bits per parameter")
-    return [(*headers, "on shared seeds", "run"), *cells]
+    named = [(*headers, "on shared seeds", "run"), *cells]
+    used = [i for i, column in enumerate(zip(*cells, strict=True)) if set(column) != {"–"}]
+    return [tuple(row[i] for i in used) for row in named]
 
 
 def as_document(rows: Sequence[RankedRow], answer: str) -> dict[str, Any]:
