@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from pydantic import ConfigDict
 
 from capbench.contract.plugin import Plugin
-from capbench.contract.signatures import Lookup
+from capbench.contract.signatures import Lookup, Relation
 from capbench.errors import LoadOutOfRange
 
 if TYPE_CHECKING:
@@ -148,6 +148,25 @@ class Task(Plugin):
     @abstractmethod
     def metrics(self, outputs: Tensor, problem: Problem) -> dict[str, Tensor]:
         """0-d scores by name: at least the criterion's metric; "bits", those stored, where they can be counted."""
+
+    def handicapped(self, outputs: Tensor, problem: Problem, share: float) -> Tensor | None:
+        """The outputs with every right answer set back by a share of the logit scale; None where none can be.
+
+        The scale is the largest output in size that is scored; of class logits, after each row's mean is taken off.
+        Covers labels that index the outputs, and relations, where a score says yes above 0. Called outside vmap.
+        """
+        import torch
+
+        is_scored = problem.mask > 0
+        if isinstance(self.signature, Relation):
+            shift = 2 * problem.targets - 1
+            sizes = outputs.abs() * (is_scored if outputs.dim() == is_scored.dim() else 1)
+        elif problem.targets.is_floating_point():
+            return None
+        else:
+            shift = torch.nn.functional.one_hot(problem.targets, outputs.shape[-1]).to(outputs)
+            sizes = (outputs - outputs.mean(dim=-1, keepdim=True)).abs() * is_scored.unsqueeze(-1)
+        return outputs - share * sizes.max() * shift
 
     def facts_held(self, metrics: Mapping[str, float], load: int) -> float | None:
         """Facts held by an overloaded model, from a trial's metrics; None where the task does not measure them."""

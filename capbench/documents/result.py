@@ -139,6 +139,20 @@ def rounded_name(metric: str, bits: int) -> str:
     return f"{metric}_rounded_to_{bits}_bits"
 
 
+LEAD_FLOOR = 2**-7
+"""A solver's capacity counts from this lead on: the spacing of bfloat16 numbers at the scale of the logits."""
+LEAD = "lead"
+LEAD_IN_BFLOAT16 = "lead_in_bfloat16"
+"""In `Trial.data` of explicit weights: the share of the logit scale by which right answers lead, and the same after the
+logits are rounded to bfloat16."""
+
+
+def quality_names(metric: str) -> tuple[str, ...]:
+    """The names in `Trial.data` that say how good explicit weights are."""
+    rounded = f"{metric}_in_float32", f"{metric}_with_bfloat16_weights"
+    return LEAD, LEAD_IN_BFLOAT16, *rounded, "largest_weight", "condition_number"
+
+
 class Trial(Record):
     """One model, one problem, one seed, one learning rate."""
 
@@ -258,6 +272,9 @@ class Constructed(Record):
 
     solver: PluginRef
     capacity: Capacity
+    above_floor: Capacity | None = Field(
+        None, description="the capacity where right answers must lead by LEAD_FLOOR; null in older documents"
+    )
     trials: tuple[Trial, ...]
 
 
@@ -395,6 +412,9 @@ class Result(Record):
     protocol: Protocol
     n_parameters: Positive
     capacity: Capacity
+    above_floor: Capacity | None = Field(
+        None, description="of explicit weights, the capacity where right answers must lead by LEAD_FLOOR"
+    )
     readings: tuple[Reading, ...] = Field((), description="other readings of the same trials, beside the capacity")
     precision: tuple[PrecisionPoint, ...] = Field(
         (), description="the capacity after rounding the weights, under --precision; most bits first"

@@ -13,6 +13,7 @@ from capbench.documents.result import Trial, TrialStatus
 from capbench.engine.cost import Cost
 from capbench.engine.devices import kept_as
 from capbench.engine.evaluation import OnProgress, OnTrials, analyse, finished_trial
+from capbench.engine.margin import weight_quality
 from capbench.engine.rounding import score_rounded
 from capbench.engine.stack import make_module, make_problem, placed
 from capbench.engine.torch_private import tree_map
@@ -50,5 +51,6 @@ def _construct(setup: Setup, trial: TrialSpec, slots: int) -> Trial:
     scores = {name: score for name, score in metrics.items() if math.isfinite(score)}
     tensors = {**dict(module.named_buffers()), **weights}
     found = analyse(setup, module, tensors, problem) if setup.training.analyses else {}
+    found |= weight_quality(task, criterion, module, weights, dict(module.named_buffers()), problem)
     found |= score_rounded(setup, module, weights, dict(module.named_buffers()), problem)
     return finished_trial(setup, trial, status, 0, scores, {**task.examine(drawn), **found})

@@ -28,6 +28,7 @@ from capbench.documents.result import (
     merge_workers,
 )
 from capbench.engine.cost import Cost
+from capbench.measure.estimate.floor import capacity_above_floor
 from capbench.measure.estimate.precision import precision_points
 from capbench.measure.estimate.readings import read_trials
 from capbench.measure.estimate.summary import fixed_grid, summarise
@@ -72,6 +73,7 @@ def document(session: Session, constructed: Session | None, wall_seconds: float)
         n_parameters=n_parameters,
         capacity=capacity,
         readings=read_trials(session.trials, session.protocol),
+        above_floor=_above_floor(session),
         precision=precision_points(session.trials, session.protocol, summary, n_parameters),
         bits=bits,
         bits_per_parameter=bits / n_parameters,
@@ -110,7 +112,17 @@ def _phases(session: Session, constructed: Session | None, wall_seconds: float) 
 def _constructed(session: Session) -> Constructed:
     """The capacity that explicit weights reach."""
     capacity = summarise(session.trials, session.protocol).capacity
-    return Constructed(solver=session.request.solver.ref(), capacity=capacity, trials=_in_order(session.trials))
+    return Constructed(
+        solver=session.request.solver.ref(),
+        capacity=capacity,
+        above_floor=_above_floor(session),
+        trials=_in_order(session.trials),
+    )
+
+
+def _above_floor(session: Session) -> Capacity | None:
+    """The capacity of explicit weights above the margin floor."""
+    return capacity_above_floor(session.trials, session.protocol)
 
 
 def _in_order(trials: Iterable[Trial]) -> tuple[Trial, ...]:

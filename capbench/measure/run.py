@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 from capbench.contract.solver import ConstructiveSolver
-from capbench.documents.result import Result, Selection
+from capbench.documents.result import Result, Selection, Trial
 from capbench.engine.devices import check_precision
 from capbench.engine.lane_program import keep_programs
 from capbench.errors import CannotConstruct, RunFailed, RunInterrupted
@@ -17,6 +18,7 @@ from capbench.executors.backends import open_pool_backend
 from capbench.executors.executor import Backend
 from capbench.executors.interrupts import Interrupt, deferred
 from capbench.measure.document import command, document
+from capbench.measure.estimate.floor import above_floor
 from capbench.measure.estimate.precision import at_precision
 from capbench.measure.estimate.search import SearchPlan, next_trials
 from capbench.measure.estimate.summary import (
@@ -39,7 +41,7 @@ from capbench.store.store import Store
 
 MAX_EXTENSIONS = 8
 """Factors of two by which --settle extends the learning rates at most."""
-ROUNDED_BUDGET = 4
+FURTHER_BUDGET = 4
 """The search at each precision may add the budget divided by this: it starts from the trials of all searches before."""
 FEW_POINTS = 4
 """Loads of the first round where the capacity is known roughly."""
@@ -161,16 +163,18 @@ def _measure(session: Session, loads: Sequence[int | None] = ()) -> None:
         plan = search_plan(session.request, session.registry)
         _search(session, plan)
         for bits in protocol.precisions:
-            _search_rounded(session, plan, bits)
+            _search_again(session, plan, partial(at_precision, protocol=protocol, bits=bits))
+        if above_floor(session.trials, protocol) != session.trials:
+            _search_again(session, plan, partial(above_floor, protocol=protocol))
 
 
-def _search_rounded(session: Session, plan: SearchPlan, bits: int) -> None:
-    """Further rounds, at the leading rate, until the capacity of the rounded models has a narrow interval too."""
+def _search_again(session: Session, plan: SearchPlan, view: Callable[[Sequence[Trial]], list[Trial]]) -> None:
+    """Further rounds, at the leading rate, until the capacity of trials judged in another way is narrow too."""
     protocol = session.protocol
-    more = plan.budget // ROUNDED_BUDGET
+    more = plan.budget // FURTHER_BUDGET
     n_before = None
     while True:
-        seen, others = observations_by_rate(at_precision(session.trials, protocol, bits), protocol)
+        seen, others = observations_by_rate(view(session.trials), protocol)
         n_before = len(seen) if n_before is None else n_before
         wanted = next_trials(seen, replace(plan, budget=n_before + more), others)
         if not wanted:

@@ -18,6 +18,7 @@ from capbench_leaderboard.record_text import (
     comparison_text,
     constructed_text,
     cost_text,
+    counted_construction,
     drift_text,
     interval_text,
     plain_line,
@@ -119,7 +120,7 @@ def ranked_cells(row: RankedRow, labels: Mapping[str, str], page: str) -> list[T
     """A record as a row of a ranked table."""
     result = row.entry.result
     capacity, guarantee = result.capacity, best_guarantee(result)
-    constructed = capacity if result.rates is None else result.constructed and result.constructed.capacity
+    constructed = counted_construction(result)
     cost = training_cost(row.entry)
     cells = [
         *_standing_cells(row),

@@ -75,6 +75,11 @@ class Dichotomies(Task):
             "bits": (bits * problem.mask).sum().clamp(min=0.0),
         }
 
+    def handicapped(self, outputs: Tensor, problem: Problem, share: float) -> Tensor:
+        """The scores set back towards the other side of 0 by a share of the largest one."""
+        scale = (outputs[:, 0].abs() * problem.mask).max()
+        return outputs - share * scale * problem.targets.unsqueeze(1)
+
     def _points(self, load: int, generator: Generator) -> Tensor:
         if self.points == "one_hot":
             return torch.eye(self.d_input)[torch.arange(load) % self.d_input]

@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 from capbench.documents.result import BITS, Result, Trial, TrialStatus
 from capbench.engine.trials import TrialSpec
 from capbench.errors import CannotRepeat
+from capbench.measure.estimate.floor import capacity_above_floor
 from capbench.measure.estimate.precision import precision_points
 from capbench.measure.estimate.summary import summarise
 from capbench.measure.request import Request
@@ -29,6 +30,7 @@ ROUNDING_TOLERANCE = 1e-6
 DERIVED = (
     "n_parameters",
     "capacity",
+    "above_floor",
     "readings",
     "precision",
     "bits",
@@ -83,6 +85,11 @@ def check_summaries(result: Result) -> list[str]:
     ]  # fmt: skip
     pairs += [("metrics", dict(result.metrics), dict(summary.metrics)), ("data", dict(result.data), dict(summary.data))]
     pairs += [
+        (
+            "above_floor",
+            _plain(result.above_floor),
+            _plain(capacity_above_floor(result.trials, result.protocol)),
+        ),
         (
             "precision",
             _plain(result.precision),

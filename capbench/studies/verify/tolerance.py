@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from math import comb
 
-from capbench.documents.result import Result, Trial, TrialStatus
+from capbench.documents.result import Result, Trial, TrialStatus, quality_names
 from capbench.studies.verify.replay import ROUNDING_TOLERANCE, trial_name
 
 METRIC_TOLERANCE = 0.02
@@ -20,9 +20,18 @@ MAX_DEVIATING_SHARE = 1 / 8
 def deviations(stated: Trial, again: Trial, result: Result, is_same_kind: bool) -> Iterator[str]:
     """A finding if a trial that was run again does not agree with the stated one."""
     metric = result.protocol.criterion.metric
+    again = _without_later_data(stated, again, metric)
     agrees = _is_equal(stated, again) if is_same_kind else _is_near(stated, again, metric)
     if not agrees:
         yield f"trials: {trial_name(stated)}: stated {_trial_text(stated)}; run again {_trial_text(again)}"
+
+
+def _without_later_data(stated: Trial, again: Trial, metric: str) -> Trial:
+    """The trial run again without what is said of explicit weights, if the stated one is older than that."""
+    names = set(quality_names(metric))
+    if stated.learning_rate is not None or names & set(stated.data):
+        return again
+    return again.model_copy(update={"data": {name: v for name, v in again.data.items() if name not in names}})
 
 
 def tolerance_text(is_same_kind: bool, result: Result) -> str:

@@ -82,10 +82,17 @@ def make_entry(path: str, result: Result) -> BoardEntry:
     constructed = result.constructed and result.constructed.model_copy(update={"trials": ()})
     selection = result.selection and result.selection.model_copy(update={"trials": ()})
     bounds = tuple(bound for bound in result.bounds if bound.value is not None)
+    capacity = result.above_floor or result.capacity  # explicit weights count above the margin floor only
     return BoardEntry(
         path=path,
         result=result.model_copy(
-            update={"trials": (), "selection": selection, "constructed": constructed, "bounds": bounds}
+            update={
+                "trials": (),
+                "selection": selection,
+                "constructed": constructed,
+                "bounds": bounds,
+                "capacity": capacity,
+            }
         ),
         points=_points(at_best_rate),
         held_by_trial={(trial.at, trial.seed): trial.status is TrialStatus.HELD for trial in at_best_rate},
