@@ -377,15 +377,28 @@ class Timing(Record):
     """Seconds by phase."""
 
 
+TierUnit = Literal["parameters", "state"]
+"""What the tiers of a suite count."""
+
+
 class SuiteCell(Record):
     """The suite and the tier that a run belongs to."""
 
     name: str
     version: Count
-    tier: Positive = Field(description="the intended number of parameters")
+    tier: Positive = Field(description="the intended number of parameters, or of elements of state")
+    unit: TierUnit = Field("parameters", description="what the tier counts; left out where it is parameters")
     settle: float | None = Field(
         None, gt=0, le=1, description="the share to which the suite settles capacities; null where it does not"
     )
+
+    @model_serializer(mode="wrap")
+    def _without_usual_unit(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves parameters out, so that documents written before the field stay as they are."""
+        fields: dict[str, Any] = handler(self)
+        if self.unit == "parameters":
+            fields.pop("unit", None)
+        return fields
 
 
 class MissingRecord(Record):

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from capbench.documents.result import TierUnit
 from capbench.documents.toml_file import TomlModel, names_in_folder, packaged_folder, read_toml
 from capbench.errors import UnknownName
 from capbench.measure.options import DEFAULT_CI_WIDTH, CiWidth, MeasureOptions, Rate, Share, ShareText, Whole
@@ -54,7 +55,12 @@ class Suite(TomlModel):
     version: Whole
     about: str = Field("", description="its purpose in one line")
     preset: str = MeasureOptions.model_fields["preset"].default
-    tiers: tuple[Whole, ...] = Field(strict=False, min_length=1, description="numbers of parameters to match")
+    tiers: tuple[Whole, ...] = Field(
+        strict=False, min_length=1, description="numbers of parameters to match, or of elements of state"
+    )
+    unit: TierUnit = Field(
+        "parameters", description="of the tiers; with state, rules set the fields that decide it, and it is checked"
+    )
     tasks: tuple[str, ...] = Field((), strict=False, description="none: every installed one")
     architectures: tuple[str, ...] = Field((), strict=False, description="none: every installed one that fits")
     seeds: Whole | None = Field(None, description="most seeds at any one load; they are 0, 1, … for every pair")

@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from capbench.contract.shapes import is_near
+from capbench.contract.signatures import Lookup
 from capbench.documents.result import MissingRecord, Result, SuiteCell
 from capbench.errors import BadSetting, UnknownName, UnsupportedSignature, UserError
 from capbench.executors.target import ComputeTarget
@@ -122,13 +124,32 @@ def _plan_cell(
     for reason in (rule.skip for rule in rules if rule.skip):
         return missing.model_copy(update={"reason": f"left out: {reason}"})
     try:
-        request = build_request(options.replaced(params=str(tier)), registry)
+        request = _request_at(suite, options, registry, tier)
     except UserError as error:
         return missing.model_copy(update={"reason": str(error)})
     except Exception as error:  # noqa: BLE001 - the plugin border
         return missing.model_copy(update={"reason": f"{type(error).__name__}: {error}"})
-    cell = SuiteCell(name=suite.name, version=suite.version, tier=tier, settle=suite.settle_share)
+    share = suite.settle_share
+    cell = SuiteCell(name=suite.name, version=suite.version, tier=tier, unit=suite.unit, settle=share)
     return PlannedCell(cell, request)
+
+
+def _request_at(suite: Suite, options: RunOptions, registry: Registry, tier: int) -> Request:
+    """The request at a tier: the best shape of so many parameters, or the shape that rules set, of such a state."""
+    if suite.unit == "parameters":
+        return build_request(options.replaced(params=str(tier)), registry)
+    request = build_request(options, registry)
+    signature, name = request.task.plugin.signature, request.architecture.plugin.name
+    if not isinstance(signature, Lookup):
+        raise BadSetting(f"{request.task.plugin.name} has no sequences, through which a state could be carried")
+    size = request.architecture.plugin.state_size(signature, signature.length)
+    if size is None:
+        raise BadSetting(f"{name} does not say how large its state is")
+    if not is_near(size, tier):
+        raise BadSetting(
+            f"the suite sets no shape of {name} with a state within 5% of {tier:,}: it has {size:,} elements"
+        )
+    return request
 
 
 def _options(suite: Suite, rules: Sequence[Rule], task: str, architecture: str) -> RunOptions:

@@ -21,10 +21,13 @@ ADAM_RMS = 0.2
 class Muon(Scheduled):
     """Muon (Jordan et al. 2024) for matrices, at the step size of Adam (Liu et al. 2025, arXiv 2502.16982); else Adam.
 
-    A parameter with more than two axes is a stack of matrices. Embeddings count as matrices here.
+    A parameter with more than two axes is a stack of matrices. Embeddings count as matrices here; gains and biases do
+    not, also where they have an axis of heads. Names tell them apart: `W_Q` and torch's `weight` are matrices, `b` and
+    `alpha` are not.
     """
 
     name: ClassVar[str] = "muon"
+    version: ClassVar[int] = 2
     uses_layout: ClassVar[bool] = True
 
     momentum: float = Field(0.95, ge=0, lt=1, description="decay rate of the running mean of a matrix's gradient")
@@ -61,7 +64,7 @@ class Muon(Scheduled):
         if not sizes:
             return vectors
         parts = zip(self.layout, *(torch.split(each, sizes, dim=1) for each in (ahead, vectors)), strict=True)
-        return torch.cat([self._orthogonal(a, s) if len(s) > 1 else v for (_, s), a, v in parts], dim=1)
+        return torch.cat([self._orthogonal(a, s) if is_matrix(n, s) else v for (n, s), a, v in parts], dim=1)
 
     def _orthogonal(self, row: Tensor, shape: tuple[int, ...]) -> Tensor:
         """(lanes, n) gradients of matrices -> the nearest matrices with equal singular values, at Adam's scale."""
@@ -69,6 +72,14 @@ class Muon(Scheduled):
         X = orthogonalise(G if shape[-2] <= shape[-1] else G.mT, self.iterations, self.epsilon)
         X = X if shape[-2] <= shape[-1] else X.mT
         return ADAM_RMS * math.sqrt(max(shape[-2:])) * X.reshape(row.shape)
+
+
+def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a parameter is a matrix, or a stack of them, by the last part of its name that is no number."""
+    if len(shape) < 2 or 1 in shape[-2:]:
+        return False
+    last = [part for part in name.split(".") if not part.isdigit()][-1]
+    return last[0].isupper() or last.startswith("weight")
 
 
 def orthogonalise(G: Tensor, iterations: int, epsilon: float) -> Tensor:

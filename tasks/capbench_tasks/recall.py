@@ -58,14 +58,15 @@ class ContextRecall(Task):
     is_fresh: ClassVar[bool] = True
     scoring_fields: ClassVar[frozenset[str]] = frozenset({"batch"})
     criterion: ClassVar[Criterion] = Criterion("accuracy", 0.99)
-    recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.001, 0.003, 0.01), steps=4000)
+    recipe: ClassVar[Recipe] = Recipe(learning_rates=(0.003, 0.01, 0.03), steps=1000)
     presets: ClassVar = {"smoke": {"n_pairs": 4, "n_keys": 8, "n_values": 4, "batch": 32, "n_held_out": 128}}
 
     n_pairs: int = Field(16, ge=1, le=256, description="the largest load that a search may try; decides the length")
-    n_keys: int = Field(32, ge=1, le=1024, description="keys; those of a sequence are distinct")
-    n_values: int = Field(16, ge=2, le=1024, description="values; pairs may share one")
+    n_keys: int = Field(16, ge=1, le=1024, description="keys; those of a sequence are distinct")
+    n_values: int = Field(4, ge=2, le=1024, description="values; pairs may share one")
     tokens_per_pair: Literal[1, 2] = Field(
-        2, description="2: a key, then its value; 1: one token is both, so that one layer of a recurrence can bind them"
+        1,
+        description="1: a token is key and value, so that one layer can bind them; 2: a key, then its value",
     )
     tokens_per_key: Literal[1, 2] = Field(
         1, description="2: fuzzy keys, spelled with two of √n_keys letters; a pair then has three tokens"

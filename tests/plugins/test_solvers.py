@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from capbench import GradientSolver
+from capbench import GradientSolver, Lookup
 from capbench.engine.trials import Setup, Training
 from capbench.registry.registry import load_registry
 from capbench.registry.settings import configure
@@ -14,7 +14,8 @@ from capbench.testing import Conformance
 from capbench_plugins.adam import Adam
 from capbench_plugins.adamw import AdamW
 from capbench_plugins.lbfgs import Lbfgs
-from capbench_plugins.muon import Muon, orthogonalise
+from capbench_plugins.muon import Muon, is_matrix, orthogonalise
+from capbench_plugins.rwkv7 import Rwkv7
 from capbench_plugins.sgd import Sgd
 
 LAYOUT = (("W", (3, 4)), ("b", (4,)))
@@ -85,6 +86,32 @@ def test_matrices_step_by_muon_and_vectors_by_adam() -> None:
     alone = torch.zeros(2, 4)
     Adam(decay="constant").update(alone, gradient[:, 12:], Adam().init(alone), rate, *numbers)
     torch.testing.assert_close(weights[:, 12:], alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "is_one"),
+    [
+        ("blocks.0.layer.W_Q", (2, 16, 8), True),
+        ("blocks.0.layer.cell.weight_ih", (48, 16), True),
+        ("maps.0", (2, 3), False),
+        ("blocks.0.layer.b_w", (2, 8), False),
+        ("blocks.0.layer.shift.3", (2, 8), False),
+        ("blocks.0.layer.A", (2, 1), False),
+        ("W_E.0", (9, 16), True),
+        ("norm.weight", (16,), False),
+    ],
+)
+def test_gains_and_biases_with_an_axis_of_heads_are_no_matrices(
+    name: str, shape: tuple[int, ...], is_one: bool
+) -> None:
+    assert is_matrix(name, shape) is is_one
+
+
+def test_every_gain_and_bias_of_rwkv7_steps_by_adam() -> None:
+    module = Rwkv7().build(Lookup(8, 4, 4))
+    layout = tuple((name, tuple(p.shape)) for name, p in module.named_parameters())
+    matrices = {name.rpartition(".")[2] for name, shape in layout if is_matrix(name, shape)}
+    assert matrices == {"W_E", "P", "W_U", "W_Q", "W_K", "W_V", "W_O", "W_w", "W_a"}
 
 
 def test_without_a_layout_all_weights_are_vectors() -> None:

@@ -375,6 +375,54 @@ def test_a_tier_out_of_reach_is_missing_with_the_reason(capbench, tiny: Path) ->
     assert "missing" in done.out
 
 
+STATES = """
+name = "states"
+version = 1
+preset = "smoke"
+unit = "state"
+tasks = ["recall", "triples"]
+architectures = ["linear_attention", "mha", "mlp"]
+tiers = [80, 40]
+seeds = 2
+budget = 4
+ci_width = 0.5
+
+[[rules]]
+tasks = ["triples"]
+skip = "its facts are in the weights"
+
+[[rules]]
+architectures = ["linear_attention"]
+tiers = [40]
+set = ["arch.n_heads=1", "arch.d_qk=8", "arch.d_vo=4"]
+
+[[rules]]
+architectures = ["mha"]
+set = ["arch.n_heads=1", "arch.d_qk=8", "arch.d_vo=8"]
+"""
+
+
+def test_tiers_may_count_the_elements_of_the_state_which_rules_set(capbench, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    suite = declared(tmp_path, STATES)
+    plan = make_plan(suite, load_registry(), ["recall"])
+    assert {planned.name for planned in plan.cells} == {("recall", "linear_attention", 40), ("recall", "mha", 80)}
+    assert all(planned.request.options.params is None for planned in plan.cells)
+    reasons = {(row.architecture, row.tier): row.reason for row in plan.missing}
+    assert reasons["mha", 40].endswith("within 5% of 40: it has 80 elements"), "five positions of sixteen numbers"
+    assert reasons["mlp", 80] == "mlp does not say how large its state is"
+    assert capbench("suite", "own.toml", "--tasks", "recall", "--archs", "linear_attention").code == 0
+    (path,) = Path("records/states/recall").iterdir()
+    record = read_result(path)
+    assert record.suite is not None
+    assert (record.suite.unit, record.suite.tier, record.architecture.state_size) == ("state", 40, 40)
+    assert capbench("leaderboard", "verify", str(path), "--suite", "own.toml", "--sample", "1").code == 0
+
+
+def test_a_cell_counted_in_parameters_is_written_as_before_units(standard: SuitePlan) -> None:
+    assert "unit" not in standard.cells[0].cell.model_dump()
+
+
 def test_an_interrupted_suite_ends_with_130_and_says_how_to_continue(
     capbench, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
