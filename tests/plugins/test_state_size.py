@@ -15,6 +15,7 @@ from capbench_plugins.gla import GatedLinearAttention
 from capbench_plugins.linear_attention import LinearAttention
 from capbench_plugins.mha import Mha
 from capbench_plugins.mlp import Mlp
+from capbench_plugins.published_aot import PublishedAot
 from capbench_plugins.rwkv7 import Rwkv7
 from capbench_plugins.ssd import Ssd
 from capbench_plugins.transformer import Transformer
@@ -30,6 +31,7 @@ CASES = [
     (LinearAttention(**HEADS), 2 * (15 + 3)),
     (Mha(**HEADS), 10 * 2 * 8),
     (Aot(n_layers=2, **HEADS), 2 * 10 * 2 * 8),
+    (PublishedAot(n_heads=2, d_head=3), 10 * 2 * 6),
     (Transformer(**HEADS), 10 * 2 * 8),
     (Mlp(), None),
     (DeltaNet(read="mean", **HEADS), None),
