@@ -277,6 +277,11 @@ class Constructed(Record):
     )
     trials: tuple[Trial, ...]
 
+    @property
+    def counted(self) -> Capacity:
+        """The capacity above the margin floor; where no lead was measured, the capacity as it is."""
+        return self.above_floor or self.capacity
+
 
 class BoundRecord(Record):
     """A bound evaluated for this pair, and the measurement of the same quantity."""
@@ -443,3 +448,10 @@ class Result(Record):
     selection: Selection | None = None
     environment: Environment
     timing: Timing
+
+    @property
+    def counted_construction(self) -> Capacity | None:
+        """What explicit weights reach above the margin floor, whether they are the run or stand beside it."""
+        if self.rates is None:
+            return self.above_floor or self.capacity
+        return self.constructed.counted if self.constructed else None

@@ -279,20 +279,13 @@ def _three_numbers(result: Result, fact: str, width: int | None) -> str:
     if capacity.kind != "largest_load" or not (guarantees or result.constructed):
         return ""
     is_constructed = not result.rates
-    constructed = _counted(result)
+    constructed = result.counted_construction
     row = (
         number(max(guarantees, default=None)),
         _with_sign(constructed) if constructed else "–",
         "–" if is_constructed else _with_sign(capacity),
     )
     return table([row], (f"{fact}s guaranteed", "constructed", "trained"), width)
-
-
-def _counted(result: Result) -> Capacity | None:
-    """The capacity of explicit weights above the margin floor; where no lead was measured, as it is."""
-    if result.rates is None:
-        return result.above_floor or result.capacity
-    return result.constructed and (result.constructed.above_floor or result.constructed.capacity)
 
 
 def precision_text(result: Result, fact: str, width: int | None = None) -> str:

@@ -124,18 +124,11 @@ def ratios_text(result: Result) -> str:
 
 def constructed_text(result: Result) -> str:
     """The capacity that explicit weights reach on the same task and architecture."""
-    constructed = counted_construction(result)
+    constructed = result.counted_construction
     if constructed is None:
         return "–"
     has_lead = result.rates is None or (result.constructed and result.constructed.above_floor is not None)
     return capacity_text(constructed) + ("" if has_lead else " (margin not measured)")
-
-
-def counted_construction(result: Result) -> Capacity | None:
-    """The capacity of explicit weights that counts: above the margin floor, where that was measured."""
-    if result.rates is None:
-        return result.above_floor or result.capacity
-    return result.constructed and (result.constructed.above_floor or result.constructed.capacity)
 
 
 def probability_text(standing: Standing) -> str:

@@ -18,7 +18,6 @@ from capbench_leaderboard.record_text import (
     comparison_text,
     constructed_text,
     cost_text,
-    counted_construction,
     drift_text,
     interval_text,
     plain_line,
@@ -120,7 +119,7 @@ def ranked_cells(row: RankedRow, labels: Mapping[str, str], page: str) -> list[T
     """A record as a row of a ranked table."""
     result = row.entry.result
     capacity, guarantee = result.capacity, best_guarantee(result)
-    constructed = counted_construction(result)
+    constructed = result.counted_construction
     cost = training_cost(row.entry)
     cells = [
         *_standing_cells(row),

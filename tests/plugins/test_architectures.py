@@ -18,6 +18,7 @@ from capbench_plugins.headsplit import HeadSplit
 from capbench_plugins.linear_attention import LinearAttention
 from capbench_plugins.mha import Mha
 from capbench_plugins.mlp import Mlp
+from capbench_plugins.published_aot import PublishedAot
 from capbench_plugins.transformer import Transformer
 from capbench_tasks.rgr import Rgr
 from capbench_tasks.sequences import Sequences
@@ -44,6 +45,8 @@ LOOKUPS = [
     LinearAttention(**SMALL),
     Bilinear(d_model=6),
 ]
+PUBLISHED = PublishedAot(d_model=6, n_heads=2, d_head=3)
+DEEP_PUBLISHED = PublishedAot(d_model=6, n_heads=2, d_head=6, n_layers=3)
 DEEP = Aot(**SMALL, n_layers=3)
 DEEP_SHARED = Aot(d_model=6, n_heads=2, d_qk=3, d_vo=3, n_layers=3, shared_maps=True)
 DEEP_MLP = Transformer(**SMALL, d_mlp=7, n_layers=3)
@@ -58,6 +61,7 @@ RELATIONS = [
 BUILT = [
     *((a, s) for a in LOOKUPS for s in (PAIRS, RANGED)),
     *((a, LONG) for a in LOOKUPS),
+    *((a, s) for a in (PUBLISHED, DEEP_PUBLISHED) for s in (PAIRS, RANGED, LONG)),
     *((a, s) for a in (DEEP, DEEP_SHARED, DEEP_MLP) for s in (PAIRS, LONG)),
     *((a, s) for a in RECALLS for s in (OWN, SHARED)),
     *((a, ITEMS) for a in RELATIONS),
@@ -245,6 +249,44 @@ def test_the_authors_count_leaves_out_one_position_vector():
     authors = 4 * d * d * H + d * (2 * N + 1)
     assert count(Aot(**same_widths), Lookup(N, 2, N)) == authors + d
     assert count(Aot(**same_widths, positions=False), Lookup(N, 2, N)) == authors - d
+
+
+def test_the_published_code_is_the_attention_only_transformer_but_for_the_residuals_position():
+    own, published = Aot(d_model=6, n_heads=2, d_qk=6, d_vo=6), PublishedAot(d_model=6, n_heads=2, d_head=6)
+    weights = dict(built(own, PAIRS).named_parameters())
+    names = {name: weights[name.removeprefix("layers.0.")] for name, _ in published.build(PAIRS).named_parameters()}
+    tokens = PAIRS.grid()
+    found = functional_call(published.build(PAIRS), names, (tokens,))
+    expected = built(own, PAIRS)(tokens) - weights["P"][1] @ weights["W_U"]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n_layers", [1, 3])
+def test_the_published_code_attends_as_torchs_own_attention(n_layers):
+    d, d_h, H = 4, 3, 2
+    module = PublishedAot(d_model=d, n_heads=H, d_head=d_h, n_layers=n_layers).build(PAIRS)
+    tokens = PAIRS.grid()
+    x = module.W_E[tokens]  # (slots, 2, d)
+    later = torch.ones(2, 2).triu(1) == 1
+    for layer in module.layers:
+        z = x @ layer.W_in + layer.b_in + module.P
+        summed = torch.zeros_like(z)
+        for h in range(H):
+            head = torch.nn.MultiheadAttention(d_h, 1, bias=False, batch_first=True)
+            maps = (layer.W_Q, layer.W_K, layer.W_V)
+            head.in_proj_weight = torch.nn.Parameter(torch.cat([W[h].mT for W in maps]).detach())
+            head.out_proj.weight = torch.nn.Parameter(layer.W_O[h].mT.detach())
+            summed = summed + head(z, z, z, attn_mask=later)[0]
+        x = x + summed @ layer.W_out + layer.b_out
+    torch.testing.assert_close(module(tokens), x[:, -1] @ module.W_U, rtol=1e-4, atol=1e-5)
+
+
+def test_the_published_code_has_the_number_of_weights_of_its_formula():
+    N, d, d_h, H = 50, 10, 7, 11
+    published = PublishedAot(d_model=d, n_heads=H, d_head=d_h)
+    assert count(published, Lookup(N, 2, N)) == 2 * N * d + 2 * d_h + 4 * d_h * d_h * H + 2 * d * d_h + d_h + d
+    same = PublishedAot(d_model=d, n_heads=H, d_head=d)
+    assert count(same, Lookup(N, 2, N)) == 2 * N * d + 2 * d + 4 * d * d * H
 
 
 def test_a_transformer_of_the_authors_width_has_the_weights_of_attention_plus_biases():

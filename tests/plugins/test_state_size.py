@@ -23,6 +23,7 @@ from capbench_plugins.linear_attention import LinearAttention
 from capbench_plugins.linear_mixer import LinearMixer
 from capbench_plugins.mha import Mha
 from capbench_plugins.mlp import Mlp
+from capbench_plugins.published_aot import PublishedAot
 from capbench_plugins.relu_attention import ReluAttention
 from capbench_plugins.rwkv7 import Rwkv7
 from capbench_plugins.sigmoid_attention import SigmoidAttention
@@ -42,6 +43,7 @@ CASES = [
     (LinearAttention(**HEADS), 2 * (15 + 3)),
     (Mha(**HEADS), 10 * 2 * 8),
     (Aot(n_layers=2, **HEADS), 2 * 10 * 2 * 8),
+    (PublishedAot(n_heads=2, d_head=3), 10 * 2 * 6),
     (Transformer(**HEADS), 10 * 2 * 8),
     (Gqa(n_heads=4, n_kv_heads=2, d_qk=3, d_vo=5), 10 * 2 * 8),
     (HeadSplit(n_heads=2, d_qk_total=6, d_vo_total=10), 10 * 2 * 8),

@@ -43,11 +43,17 @@ from capbench.studies.sweep import spelled, values_apart
 class TableRow:
     """A published number, and the point with the value measured there if it was run."""
 
-    label: str
+    fields: Mapping[str, str]
+    """The values of the point by field, as the command line spells them."""
     published: float
     within: float
     point: PointRecord | None
     ours: MeasuredValue | None
+
+    @property
+    def label(self) -> str:
+        """The values of the point."""
+        return ", ".join(f"{name.split('.')[-1]} = {value}" for name, value in self.fields.items())
 
     @property
     def is_within(self) -> bool:
@@ -264,8 +270,7 @@ def table_rows(claim: TableClaim, data: Reproduction) -> list[TableRow]:
 
 
 def _table_row(claim: TableClaim, fields: Mapping[str, str], published: float, point: PointRecord | None) -> TableRow:
-    label = ", ".join(f"{name.split('.')[-1]} = {value}" for name, value in fields.items())
-    return TableRow(label, published, claim.within, point, None if point is None else evaluate_at(point, claim.y))
+    return TableRow(fields, published, claim.within, point, None if point is None else evaluate_at(point, claim.y))
 
 
 def _fields(point: PointRecord) -> frozenset[tuple[str, str]]:

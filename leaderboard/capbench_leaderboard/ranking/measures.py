@@ -57,7 +57,7 @@ def constructed_in_bits(entry: BoardEntry) -> float | None:
     constructed = entry.result.constructed
     if constructed is None or constructed.capacity.kind != "largest_load":
         return None
-    return _rescale(entry, (constructed.above_floor or constructed.capacity).estimate)
+    return _rescale(entry, constructed.counted.estimate)
 
 
 def _rescale(entry: BoardEntry, facts: float) -> float:

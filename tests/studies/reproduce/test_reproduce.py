@@ -14,8 +14,9 @@ from capbench.errors import BadDocument, UnknownName
 from capbench.registry.registry import Registry, load_registry
 from capbench.report.reproduction.page import DATA, default_page_folder, render_pages
 from capbench.studies.reproduce.claims import FitClaim, LargerClaim, RatioClaim, TableClaim, TrendClaim, ValueClaim
-from capbench.studies.reproduce.data import data_text, read_reproduction
+from capbench.studies.reproduce.data import Reproduction, data_text, read_reproduction
 from capbench.studies.reproduce.figure import Figure
+from capbench.studies.reproduce.judging import table_rows
 from capbench.studies.reproduce.recipe import (
     PaperRecipe,
     RecipeSweep,
@@ -303,6 +304,18 @@ def test_claims_that_were_changed_are_judged_again_without_training(capbench, tm
     assert done.code == 0, done.err
     assert read_reproduction(tmp_path / DATA / f"{name}.json") == data
     assert "accuracies of the authors' table" in (tmp_path / "dana2025.md").read_text()
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_table_has_a_number_for_every_point_of_the_papers_grid_and_runs_some_of_them(name: str) -> None:
+    recipe = load_recipe(name)
+    nothing = Reproduction(size="standard", recipe=recipe, sweeps=(), environment=None)
+    for claim in recipe.claims:
+        if isinstance(claim, TableClaim):
+            listed = {frozenset(row.fields.items()) for row in table_rows(claim, nothing)}
+            (sweep,) = [each for each in recipe.sweeps if each.id == claim.sweep]
+            declared = sweep.model_copy(update={"paper": {}}).published_points()
+            assert listed & {frozenset(fields.items()) for fields in declared}, claim.id
 
 
 BOUNDED = ("metrics.accuracy", "metrics.tau_accuracy", "metrics.f1")
