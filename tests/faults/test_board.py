@@ -13,16 +13,26 @@ import pytest
 
 from capbench.documents.result import Result
 from capbench.documents.strict_json import read_result
+from capbench.documents.text import as_json_text
 from capbench.errors import BadDocument
+from capbench.registry.registry import Registry, load_registry
 from capbench.report.result_text import brief_capacity, profile_text, readings_text, result_text
 from capbench.report.store_text import runs_text
+from capbench.report.theories_text import theories_text
 from capbench.store.queries import StoredRun
+from capbench.studies.theories.cells import read_cells
+from capbench.studies.theories.judge import judge
+from capbench.studies.theories.judged import LawLimits
 from capbench_leaderboard.build import build_board
-from tests.faults.hostile import terminal_faults
+from capbench_leaderboard.report import report_page
+from tests.faults.hostile import markdown_faults, page_faults, terminal_faults
 from tests.faults.mutations import plausible
 from tests.leaderboard.synthetic import SyntheticRecord, write_record
 
+ROOT = Path(__file__).parents[2]
 N_HONEST = 3
+N_PUBLISHED = 6
+"""Published records that are mutated too, the smallest ones."""
 RECORDS_PER_BOARD = 60
 
 
@@ -42,7 +52,8 @@ def documents() -> list[str]:
     full["constructed"] = {"solver": full["solver"], "capacity": full["capacity"], "trials": full["trials"][:2]}
     full["suite"]["settle"] = 0.05
     full["timing"]["phases"] = {"steps": 1.0}
-    return [json.dumps(plain), json.dumps(full)]
+    published = sorted((ROOT / "leaderboard" / "records" / "standard").glob("*/*.json"), key=lambda p: p.stat().st_size)
+    return [json.dumps(plain), json.dumps(full), *(path.read_text() for path in published[:N_PUBLISHED])]
 
 
 def accepted(documents: list[str], folder: Path, count: int) -> Iterator[Result]:
@@ -59,25 +70,41 @@ def accepted(documents: list[str], folder: Path, count: int) -> Iterator[Result]
         yield result
 
 
+def theories_of(results: list[Result], registry: Registry) -> str:
+    """What `capbench theories` prints of some documents."""
+    apart = [(r.model_copy(update={"run_id": f"{i}-{r.run_id}"}), None) for i, r in enumerate(results)]
+    cells, left_out = read_cells(apart, registry)
+    rows = judge([provided.cls for provided in registry.bounds.values()], cells, LawLimits())
+    json.loads(as_json_text(rows))
+    return theories_text(rows, cells, left_out, LawLimits())
+
+
 @pytest.mark.slow
-def test_no_record_that_passes_reading_stops_a_board_or_a_text(documents, tmp_path: Path, tally, size) -> None:
-    n_documents, left_out = size(3000, 60), 0
+def test_no_record_that_passes_reading_stops_a_board_a_page_or_a_text(documents, tmp_path: Path, tally, size) -> None:
+    n_documents, left_out, registry = size(3000, 60), 0, load_registry()
     for start in range(0, n_documents, RECORDS_PER_BOARD):
         folder = tmp_path / str(start) / "records"
         (folder / "mutated").mkdir(parents=True)
         for n in range(N_HONEST):
             write_record(folder, SyntheticRecord(architecture=f"honest{n}", capacity=30 + n))
-        for result in accepted(documents, folder / "mutated", RECORDS_PER_BOARD):
+        mutated = list(accepted(documents, folder / "mutated", RECORDS_PER_BOARD))
+        assert not terminal_faults(theories_of(mutated, registry))
+        for result in mutated:
             texts = [result_text(result, "fact"), readings_text(result, "fact"), brief_capacity(result)]
             texts += [profile_text(result.timing), runs_text([StoredRun("2030-01-01", result)])]
             assert not any(terminal_faults(text) for text in texts[:2])
         board = build_board(folder, folder.parent)
         assert sum(e.path.startswith("standard/") for e in board.entries) >= N_HONEST
         left_out += sum("cannot be shown" in line for line in board.broken)
+        pages = [page for page in (folder.parent / "site").rglob("*.html") if page_faults(page.read_text())]
+        assert not pages
+        assert not page_faults(report_page(mutated[:: RECORDS_PER_BOARD // 4]))
+        assert not markdown_faults((folder.parent / "README.md").read_text())
         assert len(board.entries) + len(board.broken) == RECORDS_PER_BOARD + N_HONEST
     tally.add(
-        "mutated records that pass reading, on boards and as text",
-        f"{n_documents}: 0 builds stopped, {left_out} records left out by name, all others shown",
+        "mutated records that pass reading, on boards, as text, beside the theories and in reports",
+        f"{n_documents}: 0 builds stopped, {left_out} records left out by name, all others shown; 0 pages that run or "
+        "fetch anything",
     )
 
 

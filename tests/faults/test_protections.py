@@ -69,7 +69,7 @@ MUTATIONS = (
         "capbench/documents/text.py",
         'return CONTROL.sub(lambda match: f"\\\\x{ord(match[0]):02x}", text)',
         "return text",
-        "tests/faults/test_hostile.py::test_an_error_that_quotes_a_hostile_name_is_one_harmless_line",
+        "tests/faults/test_hostile.py::test_a_terminal_obeys_nothing_that_a_document_says",
     ),
     Mutation(
         "formulas exported as they are",
@@ -154,6 +154,12 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def noticed() -> list[str]:
+    """The mutations that were noticed so far."""
+    return []
+
+
 def run_tests(copy: Path, *tests: str) -> subprocess.CompletedProcess[str]:
     """Runs tests on the copy, in a process of its own that imports from nowhere else."""
     path = os.pathsep.join(str(copy / name) for name in ("", "plugins", "tasks", "leaderboard"))
@@ -164,17 +170,15 @@ def run_tests(copy: Path, *tests: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(not IS_FULL, reason="takes minutes: make faults")
-def test_without_a_protection_its_test_fails(copy: Path, tally) -> None:
-    whole = run_tests(copy, *(mutation.test for mutation in MUTATIONS))
-    assert whole.returncode == 0, whole.stdout
-    survived = []
-    for mutation in MUTATIONS:
-        file = copy / mutation.file
-        source = file.read_text(encoding="utf-8")
-        file.write_text(source.replace(mutation.old, mutation.new), encoding="utf-8")
-        done = run_tests(copy, mutation.test)
-        file.write_text(source, encoding="utf-8")
-        if done.returncode != TESTS_FAILED:
-            survived.append(f"{mutation.name}: {done.returncode} {done.stdout[-500:]}")
-    assert not survived, "\n".join(survived)
-    tally.add("protections taken out of a copy of the sources", f"{len(MUTATIONS)}, each noticed by a test")
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_without_a_protection_its_test_fails(copy: Path, noticed: list[str], mutation: Mutation, tally) -> None:
+    before = run_tests(copy, mutation.test)
+    assert before.returncode == 0, before.stdout
+    file = copy / mutation.file
+    source = file.read_text(encoding="utf-8")
+    file.write_text(source.replace(mutation.old, mutation.new), encoding="utf-8")
+    after = run_tests(copy, mutation.test)
+    file.write_text(source, encoding="utf-8")
+    assert after.returncode == TESTS_FAILED, after.stdout
+    noticed.append(mutation.name)
+    tally.add("protections taken out of a copy of the sources", f"{len(noticed)}, each noticed by a test")

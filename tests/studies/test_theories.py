@@ -173,6 +173,22 @@ def test_a_cell_of_a_plugin_that_is_not_installed_is_left_out_by_name(registry) 
     assert "no architecture named 'gone'" in left_out[0]
 
 
+def test_a_forged_measurement_near_zero_is_not_compared_and_stops_nothing(registry) -> None:
+    honest, forged = made(8), made(16, estimate=5e-324)
+    (row,) = judge([Squares], read_cells([(honest, None), (forged, None)], registry)[0], LawLimits())
+    assert (row.judged, row.constant) == (1, pytest.approx(3.0))
+    assert any("differ by more than any measurement could" in reason for reason in row.reasons)
+
+
+def test_a_record_with_an_impossible_load_or_none_is_left_out_by_name(registry) -> None:
+    beyond, loadless = made(8, estimate=1e15), made(16)
+    loadless = loadless.model_copy(update={"capacity": loadless.capacity.model_copy(update={"kind": "success_rate"})})
+    cells, left_out = read_cells([(made(4), None), (beyond, None), (loadless, None)], registry)
+    assert [cell.result.architecture.params["d_model"] for cell in cells] == [4]
+    assert "the task has 4,096 facts at most" in left_out[0]
+    assert "protocol.at: a result that is no capacity states its load" in left_out[1]
+
+
 def test_sentences_fit_80_columns_and_tables_100(registry, cells) -> None:
     bounds = [*(each.cls for each in registry.bounds.values()), Squares, Lines, Guarantee, Raising, Nothing]
     rows = judge(bounds, cells, LawLimits())

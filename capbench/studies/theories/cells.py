@@ -138,10 +138,15 @@ def read_cells(
 
 def _cell(result: Result, registry: Registry, created: str | None) -> MeasuredCell:
     """A result with its plugins as it states them: their fields decide, not the version of their code."""
+    if result.capacity.kind != "largest_load" and result.protocol.at is None:
+        raise BadDocument("protocol.at: a result that is no capacity states its load; got none")
     task = configure(registry.task(result.task.name), result.protocol.preset, result.task.params).plugin
     stated = result.architecture
     architecture = configure(registry.architecture(stated.name), result.protocol.preset, stated.params).plugin
-    return MeasuredCell(result, largest_held(result.trials), task, architecture, created)
+    cell = MeasuredCell(result, largest_held(result.trials), task, architecture, created)
+    if cell.load > task.max_load:
+        raise BadDocument(f"its load is {cell.load:,}, and the task has {task.max_load:,} facts at most")
+    return cell
 
 
 def _is_whole(value: JsonValue) -> bool:

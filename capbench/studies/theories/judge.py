@@ -22,6 +22,8 @@ from capbench.studies.theories.laws import law_row
 
 FAILING = ("broken", "failed")
 """Verdicts of which one is wrong, the theory or the measurement, or on a theory that cannot be evaluated."""
+MOST_RATIO = 1e100
+"""Measured / bound beyond which only a forged document can be."""
 ORDER = (Kind.UPPER, Kind.LOWER, Kind.EXACT, Kind.LAW)
 
 
@@ -88,9 +90,16 @@ def _why_not(kind: Kind, cell: RecordedCell, found: BoundRecord) -> str:
         return "it says nothing here: its value is not above 0"
     if kind is Kind.LAW and cell.measured[found.quantity] <= 0:
         return f"the run measured no {found.quantity} above 0"
+    if found.value > 0 and not _has_usable_ratio(kind, cell.measured[found.quantity] / found.value):
+        return f"measured and stated {found.quantity} differ by more than any measurement could"
     if kind in (Kind.LAW, Kind.EXACT) and not cell.is_estimated:
         return "the capacity is known from one side only"
     return ""
+
+
+def _has_usable_ratio(kind: Kind, ratio: float) -> bool:
+    """Whether measured / bound can be averaged and compared without leaving the range of floats; a law takes logs."""
+    return abs(ratio) <= MOST_RATIO and (kind is not Kind.LAW or ratio >= 1 / MOST_RATIO)
 
 
 def _judged(kind: Kind, cell: RecordedCell, found: BoundRecord) -> JudgedCell:
