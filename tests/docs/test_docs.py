@@ -61,6 +61,8 @@ PAGES = (
     "gallery",
     "architecture",
     "files",
+    "citation",
+    "leaderboard",
 )
 BLOCK = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```$', re.DOTALL | re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -549,3 +551,17 @@ def test_the_site_builds_in_strict_mode_and_needs_no_network(tmp_path) -> None:
     assert "--trial-timeout" in (site / "cli.html").read_text(encoding="utf-8")
     assert (site / "search" / "search_index.js").exists(), "the search works in a folder"
     assert not (site / "example-plugin").exists()
+    assert "leaderboard.html" in (site / "index.html").read_text(encoding="utf-8"), "it is in the navigation"
+    records = [path for path in (ROOT / "leaderboard" / "records").rglob("*.json") if path.name != "missing.json"]
+    assert len(list((site / "leaderboard" / "records").glob("*.html"))) == len(records) > 0
+    assert (site / "leaderboard" / "charts" / "overview.svg").exists()
+
+
+def test_the_reference_to_cite_is_that_of_the_citation_file() -> None:
+    stated = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    title, version = (re.search(rf'^{field}: "?([^"\n]+)"?$', stated, re.MULTILINE) for field in ("title", "version"))
+    assert title is not None
+    assert version is not None
+    assert f"title = {{{title[1]}}}" in page("citation")
+    assert f"version = {{{version[1]}}}" in page("citation")
+    assert version[1] == capbench.__version__
