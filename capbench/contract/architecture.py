@@ -53,6 +53,13 @@ class Architecture(Plugin):
         (n_combinations, n_classes): a fast path that must equal `forward` on that grid.
         """
 
+    def learning_rates(self, proposed: tuple[float, ...]) -> tuple[float, ...]:
+        """The learning rates to try, given those that the task proposes.
+
+        Asked where neither --lr nor a protocol says.
+        """
+        return proposed
+
     def widths(self, signature: Signature) -> tuple[str, ...]:
         """The fields that an equal-parameter comparison may change, the finest-grained last; none by default."""
         return ()

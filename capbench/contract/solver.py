@@ -49,6 +49,13 @@ class GradientSolver(Solver):
         shown._layout = layout
         return shown
 
+    def learning_rates(self, proposed: tuple[float, ...]) -> tuple[float, ...]:
+        """The learning rates to try, given those that the task and the architecture propose, which are for Adam.
+
+        Asked where neither --lr nor a protocol says.
+        """
+        return proposed
+
     def start(
         self,
         task: Task,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from capbench.contract.signatures import Lookup
 from capbench.contract.solver import GradientSolver
@@ -187,7 +188,9 @@ class LaneFunctions:
     def _outputs(self, weights: Named, fixed: Named, problem: Problem) -> Tensor:
         prefix = "module." if isinstance(self._module, _GridModule) else ""
         tensors = {prefix + name: tensor for name, tensor in {**weights, **fixed}.items()}
-        outputs: Tensor = functional_call(self._module, tensors, problem.inputs)
+        # Of the kernels of torch's attention, this one alone has a batching rule everywhere and can be compiled.
+        with sdpa_kernel(SDPBackend.MATH):
+            outputs: Tensor = functional_call(self._module, tensors, problem.inputs)
         if getattr(outputs, "dtype", None) is torch.bfloat16:  # only matrix products are in low precision
             outputs = outputs.float()
         return checked_outputs(outputs, self.task.signature, problem, weights)

@@ -89,7 +89,10 @@ def match_parameters(
             "or set its fields with --set arch.FIELD=VALUE"
         )
     if not widths:
-        raise BadSetting(f"{name} names no width that --params could change on {task.name}; use --set arch.FIELD=VALUE")
+        raise BadSetting(
+            f"{name} names no width that --params could change on {task.name}; use --set arch.FIELD=VALUE, or return "
+            "field names from its method widths(signature)"
+        )
     if not fields:
         raise BadSetting(
             f"--params changes {' or '.join(widths)} of {name} on {task.name} and no field that is set, got all of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
@@ -232,7 +233,18 @@ def _learning_rates(request: Request) -> tuple[float, ...]:
         if request.options.rates:
             raise BadSetting(f"--lr is for training; {request.solver.plugin.name} writes weights down")
         return ()
-    return request.options.rates or request.training.learning_rates or request.task.plugin.recipe.learning_rates
+    return request.options.rates or request.training.learning_rates or _proposed_rates(request)
+
+
+def _proposed_rates(request: Request) -> tuple[float, ...]:
+    """The rates of the task, as the architecture and then the solver change them."""
+    rates, solver = request.task.plugin.recipe.learning_rates, request.solver.plugin
+    assert isinstance(solver, GradientSolver)
+    for plugin in (request.architecture.plugin, solver):
+        rates = tuple(plugin.learning_rates(rates))
+        if not rates or not all(isinstance(rate, int | float) and 0 < rate < math.inf for rate in rates):
+            raise BadSetting(f"{plugin.name} must propose learning rates above 0, got {rates}; --lr names others")
+    return rates
 
 
 def _mode(request: Request) -> tuple[Mode, tuple[int, int], int | None]:

@@ -23,10 +23,10 @@ AnyChart = alt.LayerChart | alt.ConcatChart | alt.HConcatChart
 SUFFIXES = (".png", ".svg", ".html", ".pdf")
 DARK_STYLE = (
     "@media (prefers-color-scheme: dark) {"
-    ' rect[fill="white"] { fill: #14171c } text { fill: #d8dde3 }'
+    ' rect[fill="white"] { fill: #14171c } text[fill="#000"] { fill: #d8dde3 }'
     ' [stroke="#ddd"] { stroke: #343a42 } [stroke="#888"] { stroke: #8b949e } }'
 )
-"""Colours of the page, text, grid and axes on a dark page; those of the data stay."""
+"""Colours of the page, labels, grid and axes on a dark page; those of the data, and numbers on them, stay."""
 FULL_PAGE = "html, body { height: 100%; margin: 0 } #vis, .vega-embed { width: 96vw; height: 92vh; margin: 1vh auto }"
 """Lets a chart fill its page."""
 CAPACITY_COLOUR = "#f58518"
@@ -83,7 +83,12 @@ def adapting_svg(chart: AnyChart) -> str:
     """A chart as an SVG that follows the reader's choice of a light or dark page."""
     drawn = StringIO()
     chart.save(drawn, format="svg")
-    head, mark, body = drawn.getvalue().partition(">")
+    return with_dark_style(drawn.getvalue())
+
+
+def with_dark_style(svg: str) -> str:
+    """A drawn chart with the colours of a dark page, for readers who chose one."""
+    head, mark, body = svg.partition(">")
     return f"{head}{mark}<style>{DARK_STYLE}</style>{body}"
 
 

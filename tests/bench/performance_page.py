@@ -15,6 +15,7 @@ import vl_convert
 from tabulate import tabulate
 
 import capbench
+from capbench.report.result_plot import with_dark_style
 
 WAYS = ("compiled", "shaken")
 KINDS = ("user runs", "steps", "growth", "end to end", "published row", "verdicts")
@@ -314,4 +315,5 @@ def write_charts(timed: list[Timed], path: Path) -> None:
         for axis in dict.fromkeys(row["axis"] for row in rows)
     ]
     if panels:
-        path.write_text(vl_convert.vegalite_to_svg(alt.hconcat(*panels).to_json()), encoding="utf-8")
+        svg = vl_convert.vegalite_to_svg(alt.hconcat(*panels).to_json())
+        path.write_text(with_dark_style(svg), encoding="utf-8")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -402,9 +404,6 @@ def test_help_does_not_import_torch() -> None:
 
 def test_an_interrupted_run_keeps_its_trials_and_goes_on(own_store: Path) -> None:
     """Ctrl-C ends with 130; the next run reuses what had ended and agrees with an undisturbed one."""
-    import signal
-    import time
-
     command = [sys.executable, "-m", "capbench.cli", *SMOKE, "--lr", "0.2", "--steps", "1500", "--json"]
     environment = {**os.environ, "CAPBENCH_HOME": str(own_store)}
     running = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -423,6 +422,31 @@ def test_an_interrupted_run_keeps_its_trials_and_goes_on(own_store: Path) -> Non
     fresh = {**environment, "CAPBENCH_HOME": str(own_store) + "-fresh"}
     undisturbed = json.loads(subprocess.run(command, env=fresh, capture_output=True, text=True, check=True).stdout)
     assert (resumed["capacity"], resumed["trials"]) == (undisturbed["capacity"], undisturbed["trials"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the compiler stand-in is a shell script")
+def test_an_interrupt_while_compiling_is_an_interrupt_and_no_error_of_the_compiler(
+    own_store: Path, tmp_path: Path
+) -> None:
+    """Ctrl-C goes to the whole process group, as from a terminal."""
+    compiler = tmp_path / "slow-compiler"
+    lines = ("trap 'touch interrupted; exit 1' INT", "touch started", "sleep 2", f'exec {os.environ["CXX"]} "$@"')
+    compiler.write_text("\n".join(["#!/bin/sh", f"cd {tmp_path}", *lines]))
+    compiler.chmod(0o755)
+    command = [sys.executable, "-m", "capbench.cli", *SMOKE, "--lr", "0.2", "--compile", "on"]
+    environment = {**os.environ, "CAPBENCH_HOME": str(own_store), "CXX": str(compiler)}
+    running = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 90
+    while not (tmp_path / "started").exists() and time.monotonic() < deadline and running.poll() is None:
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGINT)
+    out, err = running.communicate(timeout=90)
+    assert (running.returncode, out) == (130, ""), err
+    assert "the same command goes on from there" in err
+    assert "compiler" not in err
+    assert not (tmp_path / "interrupted").exists(), "the compiler is in a session of its own"
 
 
 def _stored(home: Path) -> int:

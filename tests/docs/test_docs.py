@@ -38,6 +38,7 @@ from capbench.documents.result import Result, TrialStatus
 from capbench.measure.estimate import search
 from capbench.registry.registry import HOOKS, load_registry
 from capbench.report import result_text
+from capbench.report.result_plot import DARK_STYLE
 from tests.docs.console import PICTURE, commands, first_output, with_output, written
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +62,8 @@ PAGES = (
     "gallery",
     "architecture",
     "files",
+    "citation",
+    "leaderboard",
 )
 BLOCK = re.compile(r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<body>.*?)^```$', re.DOTALL | re.MULTILINE)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
@@ -549,3 +552,27 @@ def test_the_site_builds_in_strict_mode_and_needs_no_network(tmp_path) -> None:
     assert "--trial-timeout" in (site / "cli.html").read_text(encoding="utf-8")
     assert (site / "search" / "search_index.js").exists(), "the search works in a folder"
     assert not (site / "example-plugin").exists()
+    assert "leaderboard.html" in (site / "index.html").read_text(encoding="utf-8"), "it is in the navigation"
+    records = [path for path in (ROOT / "leaderboard" / "records").rglob("*.json") if path.name != "missing.json"]
+    assert len(list((site / "leaderboard" / "records").glob("*.html"))) == len(records) > 0
+    assert (site / "leaderboard" / "charts" / "overview.svg").exists()
+
+
+@pytest.mark.parametrize("folder", ["docs", "docs/figures", "docs/reproductions"])
+def test_every_chart_of_the_site_follows_the_readers_choice_of_a_dark_page(folder: str) -> None:
+    charts = [path for path in (ROOT / folder).glob("*.svg") if path.name != "architecture.svg"]
+    assert charts
+    for chart in charts:
+        text = chart.read_text(encoding="utf-8")
+        assert f"<style>{DARK_STYLE}</style>" in text, chart.name
+        assert not re.search(r'<text[^>]*fill="#000"[^>]*stroke=', text), "a number on a colour is no label"
+
+
+def test_the_reference_to_cite_is_that_of_the_citation_file() -> None:
+    stated = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    title, version = (re.search(rf'^{field}: "?([^"\n]+)"?$', stated, re.MULTILINE) for field in ("title", "version"))
+    assert title is not None
+    assert version is not None
+    assert f"title = {{{title[1]}}}" in page("citation")
+    assert f"version = {{{version[1]}}}" in page("citation")
+    assert version[1] == capbench.__version__

@@ -3,10 +3,42 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 SMOKE = ("--preset", "smoke")
+
+
+RATES = """
+from typing import ClassVar
+from capbench import hookimpl
+from capbench_plugins.mlp import Mlp
+from capbench_plugins.sgd import Sgd
+
+class Doubled(Mlp):
+    name: ClassVar[str] = "doubled"
+    def learning_rates(self, proposed):
+        return tuple(2 * rate for rate in proposed)
+
+class Tenfold(Sgd):
+    name: ClassVar[str] = "tenfold"
+    def learning_rates(self, proposed):
+        return tuple(10 * rate for rate in proposed)
+
+class Empty(Sgd):
+    name: ClassVar[str] = "empty"
+    def learning_rates(self, proposed):
+        return (0.0,)
+
+@hookimpl
+def capbench_architectures():
+    return [Doubled]
+
+@hookimpl
+def capbench_solvers():
+    return [Tenfold, Empty]
+"""
 
 
 def document(capbench, *words: str):
@@ -114,3 +146,22 @@ def test_a_model_that_holds_all_it_was_asked_for_was_not_overloaded(capbench) ->
     words = ("--task", "bigrams", "--arch", "aot", "--overload", "--at", "10", "--seeds", "2", "--lr", "0.03")
     capacity = document(capbench, *words)["capacity"]
     assert (capacity["status"], capacity["ci_high"]) == ("at_least", None)
+
+
+def test_an_architecture_and_then_a_solver_propose_learning_rates(capbench, untrained, tmp_path, monkeypatch) -> None:
+    (tmp_path / "own_rates.py").write_text(RATES)
+    monkeypatch.delitem(sys.modules, "own_rates", raising=False)
+    pair = ("--plugin", str(tmp_path / "own_rates.py"), "--task", "rgr", "--at", "4", "--seeds", "1")
+
+    def rates(*words: str) -> list[float]:
+        found: list[float] = document(capbench, *pair, *words)["protocol"]["learning_rates"]
+        return found
+
+    usual = rates("--arch", "mlp")
+    assert rates("--arch", "doubled") == pytest.approx([2 * rate for rate in usual])
+    assert rates("--arch", "doubled", "--solver", "tenfold") == pytest.approx([20 * rate for rate in usual])
+    assert rates("--arch", "doubled", "--solver", "tenfold", "--lr", "0.5") == [0.5]
+    refused = capbench("run", *SMOKE, *pair, "--arch", "mlp", "--solver", "empty")
+    assert (refused.code, refused.out) == (2, "")
+    assert "empty must propose learning rates above 0" in refused.err
+    sys.modules.pop("own_rates", None)

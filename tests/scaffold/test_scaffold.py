@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -42,6 +43,13 @@ def test_a_new_plugin_is_listed_and_passes_check_unchanged(kind: str, installed,
     assert done.code == 0, done.out
     assert f"{kind} {module}, version 1" in done.out
     assert f'passed  entry_point                    {module} = "{module}"' in done.out
+
+
+def test_a_new_architecture_is_compared_at_equal_parameters(installed, capbench, untrained) -> None:
+    module = installed("architecture", "sized")
+    done = capbench("compare", "mha", module, "--task", "rgr", "--preset", "smoke", "--params", "1k", "--json")
+    assert done.code == 0, done.err
+    assert all(950 <= cell["n_parameters"] <= 1050 for cell in json.loads(done.out)["cells"])
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import vl_convert
 from capbench.documents.expressions import expand_braces
 from capbench.documents.text import number, plain
 from capbench.errors import UserError
+from capbench.report.result_plot import with_dark_style
 from capbench.studies.fit import predict
 from capbench.studies.reproduce.claim_text import short_name
 from capbench.studies.reproduce.claims import TableClaim
@@ -29,10 +30,11 @@ GRADIENT = re.compile(r"gradient_\d+")
 
 
 def figure_svg(figure: Figure, data: Reproduction) -> str:
-    """The figure as SVG; the same data give the same bytes."""
+    """The figure as SVG, for light and dark pages; the same data give the same bytes."""
     chart = {"lines": _lines, "heat_map": _heat_map, "points": _points}[figure.kind](figure, data)
     title = alt.Title(plain(figure.title), anchor="start", fontSize=13, subtitle=plain(_subtitle(figure)))
-    return _renumber_gradients(str(vl_convert.vegalite_to_svg(chart.properties(title=title).to_json())))
+    svg = str(vl_convert.vegalite_to_svg(chart.properties(title=title).to_json()))
+    return with_dark_style(_renumber_gradients(svg))
 
 
 def _subtitle(figure: Figure) -> str:
