@@ -38,14 +38,14 @@ class OperationCount(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Self:
         """Begins to count."""
-        self._from_host.__enter__()
-        super().__enter__()
+        self._from_host.__enter__()  # type: ignore[no-untyped-call]
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         """Ends counting."""
-        super().__exit__(*error)
-        self._from_host.__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._from_host.__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs the operation and counts it."""
@@ -108,4 +108,4 @@ def count_launches(function: Callable[[], None], device: torch.device) -> int | 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
         function()
         torch.cuda.synchronize(device)
-    return sum(event.count for event in found.key_averages() if any(part in event.key for part in LAUNCHES))
+    return sum(int(event.count) for event in found.key_averages() if any(part in event.key for part in LAUNCHES))

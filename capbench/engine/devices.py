@@ -45,7 +45,7 @@ def resolve_device(name: str) -> torch.device:
 
 def _cuda_remedy() -> str:
     """What makes torch see a CUDA device that it does not see."""
-    if not torch.backends.cuda.is_built():
+    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         return "install a build of torch with CUDA (pytorch.org/get-started): this one has none"
     if torch.cuda.device_count():
         return f"one up to cuda:{torch.cuda.device_count() - 1}"

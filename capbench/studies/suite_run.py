@@ -120,9 +120,9 @@ class _Checked:
                 self.found[options] = None
             except Exception as error:  # noqa: BLE001 - the plugin border: raised again at every tier
                 self.found[options] = error
-        error = self.found[options]
-        if error is not None:
-            raise error
+        failure = self.found[options]
+        if failure is not None:
+            raise failure
 
 
 def _plan_cell(
