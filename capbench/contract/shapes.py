@@ -7,6 +7,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
@@ -52,8 +53,19 @@ def find_shapes(
 
 
 def parameter_count(architecture: Architecture, signature: Signature) -> int:
-    """Number of trained parameters."""
+    """Number of trained parameters, counted once: the sizes of a suite ask for many of the same shapes."""
+    try:
+        hash((architecture, signature))
+    except TypeError:  # a field is a list, say
+        return _count_built(architecture, signature)
+    return _known_count(architecture, signature)
+
+
+def _count_built(architecture: Architecture, signature: Signature) -> int:
     return sum(p.numel() for p in architecture.build(signature).parameters() if p.requires_grad)
+
+
+_known_count = lru_cache(maxsize=1 << 16)(_count_built)
 
 
 def is_near(count: int, n_parameters: int) -> bool:

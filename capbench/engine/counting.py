@@ -108,5 +108,4 @@ def count_launches(function: Callable[[], None], device: torch.device) -> int | 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
         function()
         torch.cuda.synchronize(device)
-    launches: int = sum(event.count for event in found.key_averages() if any(part in event.key for part in LAUNCHES))
-    return launches
+    return sum(int(event.count) for event in found.key_averages() if any(part in event.key for part in LAUNCHES))

@@ -1,7 +1,8 @@
-"""Memory: the peak need of a lane, measured on small groups, and how many lanes fit a device."""
+"""Memory: the peak need of a lane, counted on small groups without numbers, and how many lanes fit a device."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import warnings
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from capbench.contract.solver import GradientSolver
-from capbench.engine.stack import Batched, build_stack
+from capbench.engine.stack import Batched, Stack, build_stack
 from capbench.engine.step import Step
 from capbench.engine.torch_private import TorchDispatchMode, storage_id, tree_leaves
 from capbench.engine.trials import Setup, TrialGroup, TrialSpec
@@ -24,13 +25,15 @@ SHARE = 0.5
 """Share of the free memory that a group may take."""
 MOST_LANES = {"cpu": 512, "cuda": 8192}
 """More lanes than this gain nothing: the fixed costs of a step are negligible by then."""
-RESIDENT_BYTES_PER_TENSOR_BYTE = 1.95
-"""Resident bytes of a process per byte of its tensors, measured with glibc on six built-in pairs."""
+BYTES_PER_TENSOR_BYTE = {"cpu": 1.95}
+"""Bytes that a process takes per byte of its tensors: resident ones with glibc, measured on six built-in pairs."""
+ELSEWHERE = 1.3
+"""The same on other devices: assumed, because none was measured; a group that does not fit is halved."""
 PROBES = (2, 6)
-"""Numbers of lanes at which the peak is measured; the difference gives the need per lane."""
+"""Numbers of lanes at which the peak is counted; the difference gives the need per lane."""
 PROBE_SHARE = 0.7
-"""Share of the free memory that measuring a peak may take: beyond it a machine starts to swap."""
-CPU = torch.device("cpu")
+"""Share of the free memory that the smallest group may take: beyond it a machine starts to swap."""
+CPU, META = torch.device("cpu"), torch.device("meta")
 _n_sharing = 1
 """Processes that train on this machine at the same time, this one included."""
 _device_share = 1.0
@@ -56,31 +59,25 @@ class MemoryNeed:
 
 
 @cache
-def memory_need(setup: Setup, slots: int) -> MemoryNeed:
-    """The need of a setup's groups, from the peaks of two small ones measured on the CPU.
+def memory_need(setup: Setup, slots: int, device: torch.device = CPU) -> MemoryNeed:
+    """The need of a setup's groups on a device, from the peaks of two small ones.
 
-    Raises DoesNotFit where not even the smaller one fits this machine; where the larger would not, all of the
-    smaller one's peak counts as its lanes'.
+    Raises DoesNotFit where a peak must be measured here and not even the smaller group fits; where the larger would
+    not, all of the smaller one's peak counts as its lanes'.
     """
-    room = _probe_room()
-    few = _smallest_peak(setup, slots)
-    if few * PROBES[1] > room * PROBES[0]:
-        return MemoryNeed(0, int(RESIDENT_BYTES_PER_TENSOR_BYTE * few / PROBES[0]))
-    more = _peak(setup, slots, PROBES[1], room)
+    few = _peak(setup, slots, PROBES[0])
+    try:
+        more = _peak(setup, slots, PROBES[1])
+    except DoesNotFit:
+        more = few * PROBES[1] // PROBES[0]
     per_lane = max(1, (more - few) // (PROBES[1] - PROBES[0]))
     fixed = max(0, few - PROBES[0] * per_lane)
-    return MemoryNeed(int(RESIDENT_BYTES_PER_TENSOR_BYTE * fixed), int(RESIDENT_BYTES_PER_TENSOR_BYTE * per_lane))
+    return MemoryNeed(int(_factor(device) * fixed), int(_factor(device) * per_lane))
 
 
-def _probe_room() -> int:
-    """Bytes of tensors that measuring a peak may take."""
-    return int(PROBE_SHARE * free_memory(CPU) / RESIDENT_BYTES_PER_TENSOR_BYTE)
-
-
-@cache
-def _smallest_peak(setup: Setup, slots: int) -> int:
-    """The peak of the smallest group that is measured."""
-    return _peak(setup, slots, PROBES[0], _probe_room())
+def _factor(device: torch.device) -> float:
+    """Bytes that a process takes on a device per byte of its tensors."""
+    return BYTES_PER_TENSOR_BYTE.get(device.type, ELSEWHERE)
 
 
 def lanes_that_fit(setup: Setup, slots: int, device: torch.device) -> int:
@@ -88,11 +85,26 @@ def lanes_that_fit(setup: Setup, slots: int, device: torch.device) -> int:
     if not isinstance(setup.solver.plugin, GradientSolver):
         return MOST_LANES["cpu"]
     room, most = SHARE * free_memory(device), most_lanes(device)
-    at_most = RESIDENT_BYTES_PER_TENSOR_BYTE * _smallest_peak(setup, slots) / PROBES[0]  # as if nothing were fixed
-    if at_most * most <= room:
+    if _smallest_group(setup, slots, device) / PROBES[0] * most <= room:  # as if nothing were fixed
         return most
-    need = memory_need(setup, slots)
+    need = memory_need(setup, slots, device)
     return int(min(max(2, (room - need.fixed) / need.per_lane), most))
+
+
+@cache
+def _smallest_group(setup: Setup, slots: int, device: torch.device) -> float:
+    """Bytes that the smallest group takes; raises DoesNotFit where they are not free when first asked for."""
+    n_bytes, room = _factor(device) * _peak(setup, slots, PROBES[0]), PROBE_SHARE * free_memory(device)
+    if n_bytes > room:
+        raise _does_not_fit(room)
+    return n_bytes
+
+
+def _does_not_fit(n_bytes: float) -> DoesNotFit:
+    return DoesNotFit(
+        f"out of memory: a step of {PROBES[0]} models takes more than {n_bytes / 1e9:.1f} GB, {PROBE_SHARE:.0%} of "
+        "what is free; make the task or the architecture smaller"
+    )
 
 
 def fits_lanes(n_bytes: int) -> bool:
@@ -137,26 +149,47 @@ def _free_here() -> int:
     return 4 << 30  # assumed where the system does not report it
 
 
-def _peak(setup: Setup, slots: int, n_lanes: int, room: int) -> int:
-    """The most memory that tensors take at once while a group of that size is built and takes a step."""
+@cache
+def _peak(setup: Setup, slots: int, n_lanes: int) -> int:
+    """The most memory that tensors take at once while a group of that size is built and takes a step.
+
+    Counted on `meta`, which takes no memory; measured on the CPU where the plugins' code reads numbers.
+    """
+    trials = (TrialSpec(1, 0, 0.1),) * n_lanes  # which problem does not matter here
+    group = TrialGroup(setup, slots, trials)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # training repeats the warning
+        try:
+            return _peak_without_numbers(group)
+        except Exception:  # noqa: BLE001 - the plugin border: what fails here may work on the CPU, or fails there too
+            with _Watch(PROBE_SHARE * free_memory(CPU) / _factor(CPU)) as watch:
+                stack, _ = build_stack(group, CPU)
+                _take_step(setup, stack, Batched(setup, stack))
+            return int(watch.peak)
+
+
+def _peak_without_numbers(group: TrialGroup) -> int:
+    with _Watch() as building:
+        host, _ = build_stack(group, CPU)
+    batched = Batched.untried(group.setup, host)
+    with _Watch() as training:
+        _take_step(group.setup, host.moved(META), batched)
+    return max(int(building.peak), int(training.peak))
+
+
+def _take_step(setup: Setup, stack: Stack, batched: Batched) -> None:
+    """One step and one evaluation."""
     solver = setup.solver.plugin
     assert isinstance(solver, GradientSolver)
-    trials = (TrialSpec(1, 0, 0.1),) * n_lanes  # which problem does not matter here
-    with warnings.catch_warnings(), _Watch(room) as watch:
-        warnings.simplefilter("ignore")  # training repeats the warning
-        stack, _ = build_stack(TrialGroup(setup, slots, trials), CPU)
-        state, batched = solver.init(stack.weights), Batched(setup, stack)
-        step = Step(batched, setup)
-        step(stack, state, [torch.zeros((), dtype=torch.float64)])
-        batched.metrics(stack)
-    peak: int = watch.peak
-    return peak
+    number = torch.zeros((), dtype=torch.float64, device=stack.weights.device)
+    Step(batched, setup)(stack, solver.init(stack.weights), [number])
+    batched.metrics(stack)
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of all live storages that operations create; raises DoesNotFit beyond a limit."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: float = math.inf) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.peak = 0
         self._room = room
@@ -180,11 +213,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = max(self.peak, self._live)
         weakref.finalize(storage, self._forget, address, size)
         if self._live > self._room:
-            limit = RESIDENT_BYTES_PER_TENSOR_BYTE * self._room / 1e9
-            raise DoesNotFit(
-                f"out of memory: a step of {PROBES[0]} models takes more than {limit:.1f} GB, {PROBE_SHARE:.0%} of "
-                "what is free; make the task or the architecture smaller"
-            )
+            raise _does_not_fit(self._room * _factor(CPU))
 
     def _forget(self, address: int, size: int) -> None:
         self._seen.discard(address)

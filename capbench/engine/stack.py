@@ -82,6 +82,21 @@ class Stack:
         """The stack with weights that later steps do not change."""
         return replace(self, weights=self.weights.clone())
 
+    def moved(self, device: torch.device) -> Stack:
+        """The stack on a device; on `meta` it has shapes and no numbers. Its module moves with it."""
+
+        def move(tensor: Tensor) -> Tensor:
+            return tensor.to(device)
+
+        return Stack(
+            self.module.to(device),
+            self.layout,
+            move(self.weights),
+            {name: move(tensor) for name, tensor in self.fixed.items()},
+            tree_map(move, self.problem),
+            move(self.learning_rate),
+        )
+
     def kept(self, lanes: Tensor | slice) -> Stack:
         """The stack with only the given lanes: copies for an index, views for a slice."""
         return Stack(
@@ -213,6 +228,13 @@ class Batched:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             name = setup.architecture.plugin.name
             warnings.warn(f"{name} on {task} trains one model at a time: {reason}", LoopFallback, stacklevel=2)
+
+    @classmethod
+    def untried(cls, setup: Setup, stack: Stack) -> Batched:
+        """By vmap, without trying it: for stacks on `meta`, made of this one, whose numbers cannot be read."""
+        batched = object.__new__(cls)
+        batched._lane, batched._map = LaneFunctions(setup, stack), vmap
+        return batched
 
     def _try(self, stack: Stack) -> None:
         """Computes loss and metrics once, to see that they work and change nothing in place."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from capbench.contract.shapes import is_near
@@ -83,7 +83,8 @@ def make_plan(
     chosen_tasks = _chosen("task", suite.tasks or sorted(registry.tasks), tasks)
     chosen = _chosen("architecture", suite.architectures or sorted(registry.architectures), architectures)
     names = [(task, name, tier) for tier in sorted(suite.tiers) for task in chosen_tasks for name in chosen]
-    found = [_plan_cell(suite, registry, *name, target) for name in names]
+    checked = _Checked(registry)
+    found = [_plan_cell(suite, checked, *name, target) for name in names]
     return SuitePlan(
         tuple(each for each in found if isinstance(each, PlannedCell)),
         tuple(each for each in found if isinstance(each, MissingRecord)),
@@ -106,15 +107,35 @@ def _chosen(kind: str, all_names: Sequence[str], only: Collection[str]) -> list[
     return [name for name in all_names if not only or name in only]
 
 
+@dataclass
+class _Checked:
+    """The requests of a plan that were built without a size: a pair has the same at every tier."""
+
+    registry: Registry
+    found: dict[RunOptions, Exception | None] = field(default_factory=dict)
+
+    def check(self, options: RunOptions) -> None:
+        """Raises what building the request raises."""
+        if options not in self.found:
+            try:
+                build_request(options, self.registry)
+                self.found[options] = None
+            except Exception as error:  # noqa: BLE001 - the plugin border: raised again at every tier
+                self.found[options] = error
+        failure = self.found[options]
+        if failure is not None:
+            raise failure
+
+
 def _plan_cell(
-    suite: Suite, registry: Registry, task: str, architecture: str, tier: int, target: ComputeTarget
+    suite: Suite, checked: _Checked, task: str, architecture: str, tier: int, target: ComputeTarget
 ) -> PlannedCell | MissingRecord | None:
     """A cell of the suite: with its request, or missing with the reason; none where the pair does not fit."""
     rules = [rule for rule in suite.rules if rule.applies_to(task, architecture, tier)]
     options = _options(suite, rules, task, architecture).replaced(**asdict(target))
     missing = MissingRecord(task=task, architecture=architecture, tier=tier, reason="")
     try:
-        build_request(options, registry)
+        checked.check(options)
     except UnsupportedSignature:
         return None
     except UserError as error:
@@ -124,7 +145,7 @@ def _plan_cell(
     for reason in (rule.skip for rule in rules if rule.skip):
         return missing.model_copy(update={"reason": f"left out: {reason}"})
     try:
-        request = _request_at(suite, options, registry, tier)
+        request = _request_at(suite, options, checked.registry, tier)
     except UserError as error:
         return missing.model_copy(update={"reason": str(error)})
     except Exception as error:  # noqa: BLE001 - the plugin border

@@ -14,14 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from torch.func import vmap
-from torch.utils._pytree import tree_map
 
 from capbench.contract.solver import GradientSolver
 from capbench.engine.batches import Batches, has_batches
 from capbench.engine.counting import OperationCount
 from capbench.engine.evaluation import Lane, PendingEvaluations
-from capbench.engine.stack import Batched, LaneFunctions, Stack, build_stack
+from capbench.engine.stack import Batched, Stack, build_stack
 from capbench.engine.step import Step
 from capbench.engine.train import MetricTally
 from capbench.engine.trials import Sampling, Setup, TrialGroup, TrialSpec
@@ -54,17 +52,7 @@ class Away:
     def __init__(self, setup: Setup) -> None:
         self.setup, self.trials = setup, trials_of(setup)
         self.host, _ = build_stack(TrialGroup(setup, setup.slots(self.trials[0]), self.trials), torch.device("cpu"))
-        away = lambda tensor: tensor.to(META)  # noqa: E731
-        self.stack = replace(
-            self.host,
-            module=self.host.module.to(META),
-            weights=away(self.host.weights),
-            fixed=tree_map(away, self.host.fixed),
-            problem=tree_map(away, self.host.problem),
-            learning_rate=away(self.host.learning_rate),
-        )
-        self.batched = object.__new__(Batched)
-        self.batched._lane, self.batched._map = LaneFunctions(setup, self.host), vmap
+        self.stack, self.batched = self.host.moved(META), Batched.untried(setup, self.host)
 
     def step(self) -> int:
         """Takes one step; returns its operations."""

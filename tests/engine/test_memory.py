@@ -76,7 +76,32 @@ def make_pair() -> Setup:
 
 def forget_peaks() -> None:
     memory_need.cache_clear()
-    memory._smallest_peak.cache_clear()
+    memory._peak.cache_clear()
+    memory._smallest_group.cache_clear()
+
+
+def refuse_numbers(_: object) -> int:
+    raise NotImplementedError("Tensor.item() cannot be called on meta tensors")
+
+
+def test_a_peak_is_counted_without_memory_as_it_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_peaks()
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "free_memory", lambda _: 0)
+        counted = [memory._peak(make_pair(), slots, 6) for slots in (64, 256)]
+    forget_peaks()
+    monkeypatch.setattr(memory, "_peak_without_numbers", refuse_numbers)
+    assert [memory._peak(make_pair(), slots, 6) for slots in (64, 256)] == pytest.approx(counted, rel=0.05)
+    forget_peaks()
+
+
+def test_a_small_host_does_not_limit_the_groups_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_peaks()
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(memory, "free_memory", lambda device: 1 << 24 if device == cuda else 0)
+    need = memory_need(make_pair(), 64, cuda)
+    assert lanes_that_fit(make_pair(), 64, cuda) == int((memory.SHARE * (1 << 24) - need.fixed) / need.per_lane) > 2
+    assert need.bytes(100) == pytest.approx(memory_need(make_pair(), 64).bytes(100) * memory.ELSEWHERE / 1.95, rel=0.01)
 
 
 def test_fewer_lanes_fit_a_smaller_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +117,7 @@ def test_fewer_lanes_fit_a_smaller_memory(monkeypatch: pytest.MonkeyPatch) -> No
 def test_where_only_the_smaller_probe_fits_its_peak_is_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     need = memory_need(make_pair(), 64)
     forget_peaks()
+    monkeypatch.setattr(memory, "_peak_without_numbers", refuse_numbers)
     monkeypatch.setattr(memory, "free_memory", lambda _: 2 * need.bytes(3))
     cautious = memory_need(make_pair(), 64)
     assert cautious.fixed == 0

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import Field
 
+from capbench import Architecture, Relation
+from capbench.contract import shapes
 from capbench.contract.shapes import MOST_SHAPES
 from capbench.documents.result import Result
 from capbench.errors import BadSetting
@@ -19,6 +22,7 @@ from capbench.registry.registry import load_registry
 from capbench.registry.settings import configure
 from capbench.store.queries import StoreQuery
 from capbench.store.store import Store, home
+from capbench_plugins.bilinear import Bilinear
 
 # A table with one row per pair of tokens, of which only some can be trained: with all 64 it holds every fact of the
 # smoke preset's triples, with half of them it misses half of the facts. `waste` makes the counts equal.
@@ -238,3 +242,20 @@ def _without_shapes(plugin):
     """The plugin as one of before there were shapes."""
     cls = type("Old", (type(plugin),), {"shapes": lambda self, signature, n_parameters: (), "__module__": __name__})
     return cls(**dict(plugin))
+
+
+class Listed(Bilinear):
+    """An architecture that cannot be hashed."""
+
+    sizes: list[int] = Field(default_factory=list)
+
+
+@pytest.mark.parametrize(("architecture", "n_built"), [(Bilinear(), 1), (Listed(), 2)], ids=repr)
+def test_a_shape_is_built_once_to_count_its_parameters(
+    architecture: Architecture, n_built: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, build = [], Bilinear.build
+    monkeypatch.setattr(Bilinear, "build", lambda self, signature: (built.append(1), build(self, signature))[1])
+    shapes._known_count.cache_clear()
+    counts = {shapes.parameter_count(architecture, Relation(n_items=7, d_item=5)) for _ in range(2)}
+    assert (len(counts), len(built)) == (1, n_built)
