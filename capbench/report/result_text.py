@@ -282,7 +282,8 @@ def _counted(result: Result) -> Capacity | None:
     """The capacity of explicit weights above the margin floor; where no lead was measured, as it is."""
     if result.rates is None:
         return result.above_floor or result.capacity
-    return result.constructed and (result.constructed.above_floor or result.constructed.capacity)
+    constructed = result.constructed
+    return None if constructed is None else constructed.above_floor or constructed.capacity
 
 
 def precision_text(result: Result, fact: str) -> str:

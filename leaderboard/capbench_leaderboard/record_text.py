@@ -135,7 +135,8 @@ def counted_construction(result: Result) -> Capacity | None:
     """The capacity of explicit weights that counts: above the margin floor, where that was measured."""
     if result.rates is None:
         return result.above_floor or result.capacity
-    return result.constructed and (result.constructed.above_floor or result.constructed.capacity)
+    constructed = result.constructed
+    return None if constructed is None else constructed.above_floor or constructed.capacity
 
 
 def probability_text(standing: Standing) -> str:
