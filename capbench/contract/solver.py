@@ -98,6 +98,8 @@ class ConstructiveSolver(Solver):
     """Computes weights by a theorem's construction instead of training."""
 
     dtype: ClassVar[str] = "float64"
+    beside_training: ClassVar[bool] = True
+    """Whether its capacity is also measured next to that of every training run on a pair that it covers."""
 
     @abstractmethod
     def reach(self, task: Task, architecture: Architecture) -> int:

@@ -188,7 +188,7 @@ def construction(session: Session) -> Session | None:
         return None
     options = session.request.options.replaced(rates=(), seeds=None, budget=None, settle=None)
     for provided in session.registry.solvers.values():
-        if not issubclass(provided.cls, ConstructiveSolver):
+        if not (issubclass(provided.cls, ConstructiveSolver) and provided.cls.beside_training):
             continue
         solver = configure(provided, session.request.preset.name, {})
         try:

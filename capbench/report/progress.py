@@ -157,7 +157,9 @@ class StudyBar:
         """Moves the bar."""
         if self._task is None:
             self._task = self._bar.add_task("", total=n_jobs, state="")
-        self._bar.update(self._task, completed=n_finished, description=plain(job.label) + self._left, state="runs")
+        self._bar.update(
+            self._task, total=n_jobs, completed=n_finished, description=plain(job.label) + self._left, state="runs"
+        )
 
     def finished(self, finished: FinishedJob, seconds_left: float | None) -> None:
         """Prints a line above the bar."""
@@ -184,7 +186,7 @@ class StudyLog:
 
     def started(self, job: Job, n_finished: int, n_jobs: int) -> None:
         """Keeps what later lines say: the number of jobs, and the one that started last."""
-        self._n_jobs, self._current = n_jobs, plain(job.label)
+        self._n_finished, self._n_jobs, self._current = n_finished, n_jobs, plain(job.label)
 
     def finished(self, finished: FinishedJob, seconds_left: float | None) -> None:
         """Prints the answer of the run, how long it took, and the time left."""
