@@ -156,10 +156,10 @@ def ranked_cells(row: RankedRow, labels: Mapping[str, str], page: str) -> list[T
 
 def without_unused(
     columns: Sequence[Column], rows: Sequence[Sequence[TableCell]]
-) -> tuple[list[Column], list[list[TableCell]]]:
+) -> tuple[tuple[Column, ...], list[list[TableCell]]]:
     """The columns and cells of a table without the optional columns in which no record has a value."""
     kept = [i for i, c in enumerate(columns) if c.label not in OPTIONAL or any(row[i].text != "–" for row in rows)]
-    return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    return tuple(columns[i] for i in kept), [[row[i] for i in kept] for row in rows]
 
 
 def readme_cells(row: RankedRow, page: str) -> list[TableCell]:
