@@ -24,6 +24,7 @@ from capbench_leaderboard.ranking.measures import (
     bound_in_bits,
     constructed_in_bits,
     has_capacity,
+    holds_in_weights,
 )
 from capbench_leaderboard.record_text import capacity_text, interval_text, kind_text, plain_line
 
@@ -52,7 +53,7 @@ class BoundPoint(NamedTuple):
 
 def bits_data(entries: Iterable[BoardEntry], links: Mapping[str, str]) -> Datasets:
     """The rows of the picture; unsettled records are grey points without a line."""
-    drawn = [entry for entry in entries if has_capacity(entry)]
+    drawn = [entry for entry in entries if has_capacity(entry) and holds_in_weights(entry)]
     rows = sorted((_row(entry, links) for entry in drawn), key=_row_order)
     top = max((_top_of(row) for row in rows), default=1.0)
     bounds = [row for row in _bound_rows(drawn) if _bits_of(row) <= SHOWN_BEYOND * top]

@@ -35,12 +35,10 @@ def log_axis(alt: Any, number_format: str = "~s") -> Any:
     return alt.Axis(tickCount=5, format=number_format, labelFlush=False, gridOpacity=opacity)
 
 
-def size_axis(alt: Any) -> Any:
-    """The horizontal axis of parameters: logarithmic, with powers of two as ticks, as tiers are chosen."""
+def size_axis(alt: Any, field: str = "parameters", title: str = "parameters") -> Any:
+    """The horizontal axis of sizes: logarithmic, with powers of two as ticks, as tiers are chosen."""
     axis = alt.Axis(tickCount=6, labelExpr=SIZE_LABEL, labelFlush=False, grid=False)
-    return alt.X(
-        "parameters:Q", title="parameters", scale=alt.Scale(type="log", base=2, nice=False, padding=18), axis=axis
-    )
+    return alt.X(f"{field}:Q", title=title, scale=alt.Scale(type="log", base=2, nice=False, padding=18), axis=axis)
 
 
 def own_value(alt: Any, channel: str, field: str) -> Any:

@@ -106,6 +106,7 @@ def capacity_data(entries: Iterable[BoardEntry], links: Mapping[str, str]) -> Da
         rows.append(
             {
                 "parameters": result.n_parameters,
+                "elements": result.architecture.state_size,
                 "capacity": float(f"{capacity.estimate:.5g}"),
                 "low": float(f"{capacity.ci_low or capacity.estimate:.5g}"),
                 "high": float(f"{capacity.ci_high or capacity.estimate:.5g}"),
@@ -118,6 +119,11 @@ def capacity_data(entries: Iterable[BoardEntry], links: Mapping[str, str]) -> Da
             }
         )
     return {"rows": rows, "lines": [row for row in rows if row["settled"]]}
+
+
+def state_data(entries: Iterable[BoardEntry], links: Mapping[str, str]) -> Datasets:
+    """Capacity against the elements of the state, of the records whose facts are in a context."""
+    return capacity_data([entry for entry in entries if entry.result.architecture.state_size], links)
 
 
 def ratio_data(entries: Iterable[BoardEntry], links: Mapping[str, str]) -> Datasets:
@@ -142,10 +148,11 @@ def chart_specs() -> dict[str, Spec]:
     """The specifications by kind, without data."""
     return {
         "bits": bits_spec(),
-        "capacity": _capacity_spec(),
+        "capacity": _capacity_spec("parameters", "parameters"),
         "curve": _curve_spec(),
         "front": front_spec(),
         "ratio": _ratio_spec(),
+        "state": _capacity_spec("elements", "elements of state"),
     }
 
 
@@ -179,14 +186,14 @@ def _curve_spec() -> Spec:
     return to_spec(alt.layer(*layers), 300)
 
 
-def _capacity_spec() -> Spec:
+def _capacity_spec(size: str, title: str) -> Spec:
     import altair as alt
 
     rows, lines = chart_of(alt, "rows"), chart_of(alt, "lines")
-    x, scale = size_axis(alt), alt.Scale(type="log", nice=False, padding=14)
+    x, scale = size_axis(alt, size, title), alt.Scale(type="log", nice=False, padding=14)
     y = alt.Y("capacity:Q", title="capacity (facts)", scale=scale, axis=log_axis(alt))
     colour, shape = own_value(alt, "Color", "colour"), own_value(alt, "Shape", "shape")
-    tip = ["architecture:N", "parameters:Q", alt.Tooltip("text:N", title="capacity")]
+    tip = ["architecture:N", f"{size}:Q", alt.Tooltip("text:N", title="capacity")]
     layers = [
         lines.mark_line(strokeWidth=1.5, opacity=0.6).encode(x=x, y=y, color=colour, detail="architecture:N"),
         rows.mark_rule(strokeWidth=1.5, opacity=0.7).encode(

@@ -10,7 +10,7 @@ from functools import cached_property
 from capbench_leaderboard.families import family_of, family_order
 from capbench_leaderboard.ranking.board import Board
 from capbench_leaderboard.ranking.entry import BoardEntry
-from capbench_leaderboard.ranking.measures import BitsEstimate, bits_per_parameter, has_capacity
+from capbench_leaderboard.ranking.measures import BitsEstimate, bits_per_parameter, has_capacity, holds_in_weights
 
 MAX_ARCHITECTURES = 60
 
@@ -45,7 +45,7 @@ class HeatMap:
         for task in board.tasks:
             for entry in board.drawn_entries(task):
                 suite = entry.result.suite
-                if suite and has_capacity(entry):
+                if suite and has_capacity(entry) and holds_in_weights(entry):
                     cell = HeatCell(entry, bits_per_parameter(entry), entry.path in board.verified)
                     self.cells[task, suite.tier, entry.result.architecture.name] = cell
         for task in board.tasks:

@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from capbench.contract.bound import FACTS
-from capbench.documents.result import BoundRecord, Capacity, RateWindow, Result, shape_fields
+from capbench.documents.result import BoundRecord, Capacity, RateWindow, Result, TierUnit, shape_fields
 from capbench.documents.text import number, plain, sign_text
 from capbench_leaderboard.ranking.entry import BoardEntry
-from capbench_leaderboard.ranking.measures import bits_per_parameter, has_capacity
+from capbench_leaderboard.ranking.measures import bits_per_element, bits_per_parameter, has_capacity, holds_in_weights
 from capbench_leaderboard.ranking.posterior import RANK_CONFIDENCE, Standing
 from capbench_leaderboard.ranking.ranked_tables import RankedRow, RankedTable, RankingGroup
 
@@ -47,12 +47,25 @@ def capacity_and_interval_text(capacity: Capacity) -> str:
 
 
 def bits_text(entry: BoardEntry) -> str:
-    """Bits per parameter, with half the width of the interval where both ends are known."""
+    """Bits per parameter, with half the width of the interval where both ends are known; a dash where none count."""
+    if not holds_in_weights(entry):
+        return "–"
     if not has_capacity(entry):
         return number(entry.result.bits_per_parameter)
     bits = bits_per_parameter(entry)
     error = "" if bits.low is None or bits.high is None else f" ± {(bits.high - bits.low) / 2:.2f}"
     return f"{bits.value:.2f}{error}"
+
+
+def state_bits_text(result: Result) -> str:
+    """Bits of the context per element of the state, and how many elements there are."""
+    bits = bits_per_element(result)
+    return "–" if bits is None else f"{bits:.3g} ({number(result.architecture.state_size)} elements)"
+
+
+def tier_size_text(tier: int, unit: TierUnit) -> str:
+    """What a tier is a number of: about 1k parameters, a state of 64 elements."""
+    return f"a state of {tier:,} elements" if unit == "state" else f"about {tier_text(tier)} parameters"
 
 
 def shape_text(result: Result) -> str:
@@ -186,7 +199,8 @@ def tier_text(tier: int) -> str:
 def group_text(group: RankingGroup) -> str:
     """The heading of a table."""
     suite = f"suite {plain_line(group.suite)}" + (f" {group.suite_version}" if group.suite_version else "")
-    where = f"{suite}, about {tier_text(group.tier)} parameters" if group.is_ranked else "outside a suite, not ranked"
+    size = tier_size_text(group.tier, group.unit)
+    where = f"{suite}, {size}" if group.is_ranked else "outside a suite, not ranked"
     solver = "" if group.solver.startswith("adam ") else f", solver {plain_line(group.solver)}"
     return f"{where}, {status_text(group.is_self_reported)}{solver}" if group.task_version else where
 

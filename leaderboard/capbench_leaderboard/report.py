@@ -107,7 +107,7 @@ def _comparison(rows: Sequence[RankedRow]) -> dict[str, object]:
     from capbench_leaderboard.record_text import plain_line
     from capbench_leaderboard.site.html_table import HtmlTable
     from capbench_leaderboard.site.pages import task_charts
-    from capbench_leaderboard.table_rows import RANKED_COLUMNS, ranked_cells
+    from capbench_leaderboard.table_rows import RANKED_COLUMNS, ranked_cells, without_unused
 
     if len(rows) < 2:
         return {"comparison": None, "charts": []}
@@ -118,7 +118,10 @@ def _comparison(rows: Sequence[RankedRow]) -> dict[str, object]:
     for n, task in enumerate(dict.fromkeys(row.entry.result.task.name for row in rows)):
         own = [row.entry for row in rows if row.entry.result.task.name == task]
         charts += task_charts(own, plain_line(task), f"task{n}", links)
-    return {"comparison": HtmlTable("compared", "Runs compared", RANKED_COLUMNS, cells), "charts": charts}
+    return {
+        "comparison": HtmlTable("compared", "Runs compared", *without_unused(RANKED_COLUMNS, cells)),
+        "charts": charts,
+    }
 
 
 def _hash(script: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from capbench.documents.text import number
 from capbench_leaderboard.ranking.entry import BoardEntry
-from capbench_leaderboard.ranking.measures import training_cost
+from capbench_leaderboard.ranking.measures import bits_per_element, training_cost
 from capbench_leaderboard.ranking.ranked_tables import RankedRow, RankingGroup
 from capbench_leaderboard.record_text import (
     best_guarantee,
@@ -26,6 +26,7 @@ from capbench_leaderboard.record_text import (
     ratios_text,
     seconds_text,
     shape_text,
+    state_bits_text,
     status_text,
     tier_text,
 )
@@ -54,6 +55,7 @@ RANKED_COLUMNS = (
     Column("capacity", "n"),
     Column("95 % interval", "n"),
     Column("bits per parameter", "n"),
+    Column("bits per element of state", "n"),
     Column("parameters", "n"),
     Column("drift", "n"),
     Column("shape", "w"),
@@ -66,9 +68,19 @@ RANKED_COLUMNS = (
     Column("on shared seeds", "w long"),
 )
 TASK_PAGE_ONLY = frozenset(
-    {"shape", "learning rate", "on shared seeds", "guaranteed", "constructed", "measured / lower bound"}
+    {
+        "bits per element of state",
+        "shape",
+        "learning rate",
+        "on shared seeds",
+        "guaranteed",
+        "constructed",
+        "measured / lower bound",
+    }
 )
 """Columns of a task's page that the tables over all tasks do not have."""
+OPTIONAL = frozenset({"bits per parameter", "bits per element of state"})
+"""Columns that a table has only where one of its records has a value."""
 README_COLUMNS = ("rank", "architecture", "capacity (95 % interval)", "bits per parameter", "best")
 FRONT_COLUMNS = (
     Column("task"),
@@ -127,6 +139,7 @@ def ranked_cells(row: RankedRow, labels: Mapping[str, str], page: str) -> list[T
         TableCell(capacity_text(capacity), capacity.estimate),
         TableCell(interval_text(capacity), capacity.ci_low or 0.0),
         TableCell(bits_text(row.entry), result.bits_per_parameter),
+        TableCell(state_bits_text(result), bits_per_element(result) or -1.0),
         TableCell(number(result.n_parameters), result.n_parameters),
         TableCell(drift_text(capacity), -1.0 if capacity.drift is None else capacity.drift),
         TableCell(shape_text(result)),
@@ -139,6 +152,14 @@ def ranked_cells(row: RankedRow, labels: Mapping[str, str], page: str) -> list[T
         TableCell(comparison_text(row, labels)),
     ]
     return [cell._replace(is_greyed=row.entry.is_unsettled) for cell in cells]
+
+
+def without_unused(
+    columns: Sequence[Column], rows: Sequence[Sequence[TableCell]]
+) -> tuple[tuple[Column, ...], list[list[TableCell]]]:
+    """The columns and cells of a table without the optional columns in which no record has a value."""
+    kept = [i for i, c in enumerate(columns) if c.label not in OPTIONAL or any(row[i].text != "–" for row in rows)]
+    return tuple(columns[i] for i in kept), [[row[i] for i in kept] for row in rows]
 
 
 def readme_cells(row: RankedRow, page: str) -> list[TableCell]:

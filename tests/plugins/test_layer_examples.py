@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
+from torch.utils.flop_counter import FlopCounterMode
 
 from capbench import Architecture, Lookup, Mixer, Recall, Relation
 from capbench_plugins.deltanet import DeltaNet
@@ -25,6 +28,7 @@ from capbench_plugins.kan import Kan
 from capbench_plugins.latent_attention import LatentAttention
 from capbench_plugins.linear_memory import LinearMemory
 from capbench_plugins.linear_mixer import LinearMixer
+from capbench_plugins.mha import Mha
 from capbench_plugins.moe import Moe
 from capbench_plugins.product_key_memory import ProductKeyMemory
 from capbench_plugins.relu_attention import ReluAttention
@@ -455,3 +459,24 @@ def test_the_old_name_is_the_same_memory() -> None:
 def test_impossible_selections_are_refused(make, reason) -> None:
     with pytest.raises(ValidationError, match=reason):
         make()
+
+
+def test_the_page_about_layers_states_what_a_layer_costs_on_vectors() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "layers.md").read_text()
+    found = re.search(r"takes, in FLOPs, ([\d.]+).* to ([\d.]+) times .*\n.*, and ([\d.]+) to ([\d.]+) times", page)
+    assert found is not None
+    ratios = [flops_over_mha(n, 2 * n, is_shared) for is_shared in (False, True) for n in (4, 8)]
+    assert [float(text) for text in found.groups()] == [round(ratio, 1) for ratio in ratios]
+
+
+def flops_over_mha(n: int, d: int, is_shared: bool) -> float:
+    """FLOPs of a step of softmax attention as a `Mixer` over those of `mha`, at 1,024 examples."""
+    signature, heads = Recall(n, d, 10, shared_context=is_shared), {"n_heads": 4, "d_qk": 4, "d_vo": 4}
+    inputs = torch.randn(1 if is_shared else 1024, n, d), torch.randn(1024, d)
+    counts = []
+    for architecture in (SlidingWindow(d_model=d, window=64, positions=False, **heads), Mha(**heads)):
+        module = architecture.build(signature)
+        with FlopCounterMode(display=False) as counter:
+            module(*inputs).sum().backward()
+        counts.append(counter.get_total_flops())
+    return counts[0] / counts[1]

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from capbench.contract.bound import FACTS
-from capbench.documents.result import BoundRecord
+from capbench.documents.result import CONTEXT_BITS, BoundRecord, Result
 from capbench_leaderboard.ranking.entry import BoardEntry
 
 BITS_PER_PARAMETER = "bits_per_parameter"
@@ -31,6 +31,17 @@ def has_capacity(entry: BoardEntry) -> bool:
         and result.capacity.estimate > 0
         and 0 <= _rescale(entry, result.capacity.estimate) < math.inf
     )
+
+
+def holds_in_weights(entry: BoardEntry) -> bool:
+    """Whether the facts are in the parameters, and not in a context that the state carries on."""
+    return CONTEXT_BITS not in entry.result.metrics
+
+
+def bits_per_element(result: Result) -> float | None:
+    """Bits of the context that reach its end per element of the state; None where the facts are in the weights."""
+    bits, size = result.metrics.get(CONTEXT_BITS), result.architecture.state_size
+    return None if bits is None or size is None else bits / size
 
 
 def bits_per_parameter(entry: BoardEntry) -> BitsEstimate:

@@ -10,7 +10,7 @@ from math import comb
 
 import numpy as np
 
-from capbench.documents.result import MissingRecord, Protocol, SuiteCell
+from capbench.documents.result import MissingRecord, Protocol, SuiteCell, TierUnit
 from capbench_leaderboard.ranking.comparison import PairedComparison, are_trials_equal, compare_shared_trials, holm
 from capbench_leaderboard.ranking.entry import BoardEntry
 from capbench_leaderboard.ranking.posterior import Standing, make_posterior, rank_jointly
@@ -31,7 +31,7 @@ class RankingGroup:
     task: str
     task_version: int
     tier: int
-    """Target number of parameters; 0 outside a suite."""
+    """Target number of parameters, or of elements of state; 0 outside a suite."""
     is_self_reported: bool
     scorer: str
     """The criterion, and what is searched for."""
@@ -39,6 +39,8 @@ class RankingGroup:
     solver: str
     training: str
     """Steps, learning rates and precision, or how they are chosen for each record."""
+    unit: TierUnit = "parameters"
+    """What the tier counts."""
 
     @property
     def is_ranked(self) -> bool:
@@ -114,6 +116,7 @@ def group_of(entry: BoardEntry, is_self_reported: bool) -> RankingGroup:
         task_params=json.dumps(result.task.params, sort_keys=True),
         solver=f"{result.solver.name} {result.solver.version}",
         training=_training_text(protocol, suite),
+        unit=suite.unit if suite else "parameters",
     )
 
 
@@ -139,7 +142,8 @@ def _training_text(protocol: Protocol, suite: SuiteCell | None) -> str:
 def rank_chosen(entries: Sequence[BoardEntry]) -> tuple[RankedRow, ...]:
     """Ranks runs that a user chose to compare, of any size, if all have the same task and scorer."""
     groups = {
-        replace(group_of(entry, True), suite="", suite_version=0, tier=0, solver="", training="") for entry in entries
+        replace(group_of(entry, True), suite="", suite_version=0, tier=0, solver="", training="", unit="parameters")
+        for entry in entries
     }
     group = groups.pop()
     return _rows(replace(group, suite="" if groups else "chosen"), list(entries))

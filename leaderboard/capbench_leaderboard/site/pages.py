@@ -20,6 +20,7 @@ from capbench_leaderboard.charts import (
     plot_height,
     ratio_data,
     reserved_height,
+    state_data,
     thin_out,
 )
 from capbench_leaderboard.front_chart import front_data
@@ -45,6 +46,7 @@ from capbench_leaderboard.table_rows import (
     front_cells,
     overview_cells,
     ranked_cells,
+    without_unused,
 )
 
 
@@ -144,7 +146,7 @@ class SitePages:
         return PageSection(
             f"{title[0].upper()}{title[1:]}",
             f"{conditions_text(table.group)} {ranking_text(table)}".strip(),
-            HtmlTable(name, title, RANKED_COLUMNS, cells),
+            HtmlTable(name, title, *without_unused(RANKED_COLUMNS, cells)),
             missing,
         )
 
@@ -193,6 +195,7 @@ def task_charts(
     drawn, subject = thin_out(entries), f"{task}, {charted_text(entries)}"
     charts = [
         bits_chart(entries, task, name, links),
+        Chart(f"{name}-state", "state", f"Capacity against the state: {subject}", state_data(drawn, links)),
         Chart(f"{name}-capacity", "capacity", f"Capacity against parameters: {subject}", capacity_data(drawn, links)),
         front_chart(entries, task, name, links),
         Chart(f"{name}-bounds", "ratio", f"Measured over bound: {subject}", ratio_data(drawn, links)),

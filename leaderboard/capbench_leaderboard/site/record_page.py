@@ -30,7 +30,7 @@ from capbench_leaderboard.record_text import (
     settled_text,
     shape_text,
     status_text,
-    tier_text,
+    tier_size_text,
 )
 from capbench_leaderboard.site.curve_svg import curve_svg
 from capbench_leaderboard.site.html_table import HtmlTable, escape_json
@@ -159,7 +159,7 @@ def _summary(entry: BoardEntry) -> Facts:
     return [
         (
             "suite",
-            f"{plain_line(suite.name)} {suite.version}, about {tier_text(suite.tier)} parameters" if suite else "none",
+            f"{plain_line(suite.name)} {suite.version}, {tier_size_text(suite.tier, suite.unit)}" if suite else "none",
         ),
         ("parameters", number(result.n_parameters)),
         ("bits per parameter", bits_text(entry)),
