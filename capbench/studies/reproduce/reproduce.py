@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from capbench.measure.options import RunOptions
 from capbench.measure.presets import RecipePreset
@@ -12,9 +13,9 @@ from capbench.store.store import Store
 from capbench.studies.jobs import FinishedJob, StudyListener, in_order, run_jobs
 from capbench.studies.records import with_origin
 from capbench.studies.reproduce.data import Reproduction, SweepRecord, point_record
-from capbench.studies.reproduce.recipe import PaperRecipe
+from capbench.studies.reproduce.recipe import FOLDER, PaperRecipe
 from capbench.studies.reproduce.staleness import code_of
-from capbench.studies.sweep import PlannedPoint, Point, finish_point, plan_points
+from capbench.studies.sweep import PlannedPoint, Point, SweepFile, finish_point, plan_points
 
 Adjust = Callable[[RunOptions], RunOptions]
 """Replaces options of a recipe by those that the user gave."""
@@ -49,10 +50,22 @@ def _plan(recipe: PaperRecipe, size: RecipePreset, registry: Registry, adjust: A
     return RecipePlan(
         recipe,
         tuple(
-            (name, tuple(plan_points(adjust(sweep.options()), sweep.checked_grid(), registry, f"{recipe.name}/{name}")))
+            (name, tuple(plan_points(_options(sweep, adjust), sweep.checked_grid(), registry, f"{recipe.name}/{name}")))
             for name, sweep in sweeps
         ),
     )
+
+
+def _options(sweep: SweepFile, adjust: Adjust) -> RunOptions:
+    """The options of a sweep; settings that are read from a file find those beside the built-in recipes."""
+    options = sweep.options()
+    return adjust(options.replaced(set=tuple(map(_with_file, options.set))))
+
+
+def _with_file(setting: str) -> str:
+    path, at, name = setting.partition("=@")
+    packaged = FOLDER / name
+    return f"{path}=@{packaged}" if at and not Path(name).exists() and packaged.is_file() else setting
 
 
 def _reproduction(plan: RecipePlan, size: RecipePreset, finished: Iterator[FinishedJob], store: Store) -> Reproduction:

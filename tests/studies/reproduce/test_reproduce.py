@@ -6,8 +6,10 @@ import json
 import re
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from capbench.errors import BadDocument, UnknownName
@@ -18,6 +20,7 @@ from capbench.studies.reproduce.data import Reproduction, data_text, read_reprod
 from capbench.studies.reproduce.figure import Figure
 from capbench.studies.reproduce.judging import table_rows
 from capbench.studies.reproduce.recipe import (
+    FOLDER,
     PaperRecipe,
     RecipeSweep,
     all_recipes,
@@ -344,6 +347,33 @@ def test_a_claim_that_is_true_by_construction_is_not_counted() -> None:
         (found,) = [each for each in load_recipe(name).claims if each.id == claim]
         assert found.counted_as == "check", name
     assert "constant" not in {claim.id for claim in load_recipe("adler2025-law").claims}
+
+
+def test_vectors_of_words_are_what_the_licence_gives() -> None:
+    """Singular vectors of log(1 + counts within five words) of its 64 most frequent words, of length 1."""
+    words = re.findall(r"[a-z]+", (ROOT / "LICENSE").read_text(encoding="utf-8").lower())
+    frequent = sorted(Counter(words).items(), key=lambda pair: (-pair[1], pair[0]))[:64]
+    index = {word: i for i, (word, _) in enumerate(frequent)}
+    counts = np.zeros((64, 64))
+    for i, word in enumerate(words):
+        for other in words[max(0, i - 5) : i]:
+            if word in index and other in index:
+                counts[index[word], index[other]] += 1
+                counts[index[other], index[word]] += 1
+    left, values, _ = np.linalg.svd(np.log1p(counts))
+    vectors = left[:, :16] * np.sqrt(values[:16])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    stored = np.array(json.loads((FOLDER / "licence-words.json").read_text(encoding="utf-8")))
+    np.testing.assert_allclose(stored @ stored.T, vectors @ vectors.T, atol=0.01)
+    off_diagonal = (stored @ stored.T)[~np.eye(64, dtype=bool)]
+    assert (off_diagonal.mean(), off_diagonal.max()) == (pytest.approx(0.28, abs=0.01), pytest.approx(0.96, abs=0.01))
+
+
+def test_a_recipe_reads_vectors_from_the_file_beside_it(capbench, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = capbench("reproduce", "adler2025-given", "--preset", "smoke", "--out", "out")
+    assert done.code == 0, done.err
+    assert len(read_reproduction(tmp_path / "out" / DATA / "adler2025-given.json").points("words")) == 2
 
 
 def test_a_recipe_is_the_same_after_it_was_written_into_data(own: Path) -> None:
