@@ -122,6 +122,7 @@ def test_a_recipe_of_the_users_is_run_judged_drawn_and_written(capbench, own: Pa
     assert re.search(r"^a table \| with a bar .*\b(does not|agrees in direction)$", done.out, re.MULTILINE)
     assert {p.name for p in out.iterdir()} == {
         "index.md",
+        "claims.md",
         "mine.md",
         "data",
         *(f"own-{f}.svg" for f in ("lines", "map", "points")),
@@ -131,7 +132,7 @@ def test_a_recipe_of_the_users_is_run_judged_drawn_and_written(capbench, own: Pa
     assert "![Accuracy &lt;b&gt;against&lt;/b&gt; heads](own-lines.svg)" in page
     assert "a table \\| with a bar" in page
     assert "Under `--preset paper`: seeds = 50" in page
-    assert "[mine](mine.md#own)" in (out / "index.md").read_text()
+    assert "[mine](mine.md#own)" in (out / "claims.md").read_text()
 
 
 def test_a_second_call_trains_nothing_and_writes_the_same_bytes(capbench, own: Path, tmp_path: Path) -> None:
