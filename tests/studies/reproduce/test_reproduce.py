@@ -332,6 +332,17 @@ def test_a_comparison_of_a_metric_with_a_maximum_says_where_its_ceiling_is(name:
             assert claim.ceiling is not None, claim.id
 
 
+@pytest.mark.parametrize("name", recipe_names())
+def test_no_two_claims_ask_for_opposite_outcomes_of_the_same_comparison(name: str) -> None:
+    """Of two such claims one agrees whatever is measured."""
+    sides = [
+        (repr((claim.sweep, claim.only, claim.y)), repr(claim.other()))
+        for claim in load_recipe(name).claims
+        if isinstance(claim, LargerClaim) and claim.counted_as != "check"
+    ]
+    assert not {(other, one) for one, other in sides} & set(sides)
+
+
 def test_a_claim_that_is_true_by_construction_is_not_counted() -> None:
     by_construction = {
         "adler2025-curves": "one-head-flat",  # the rank of one head's scores is at most d
