@@ -25,6 +25,7 @@ from capbench.studies.reproduce.values import evaluate_at
 from capbench.studies.reproduce.verdict import Verdict
 
 DATA = "data"
+CLAIMS_PAGE = "claims.md"
 PUBLISHED = Path("docs/reproductions")
 PUBLISHED_SIZE: RecipePreset = "standard"
 Stale = Mapping[str, tuple[str, ...]]
@@ -57,7 +58,7 @@ def default_page_folder(size: RecipePreset) -> Path:
 
 def check_page_folder(folder: Path, recipes: Sequence[PaperRecipe], size: RecipePreset) -> None:
     """Raises BadSetting, before any training, where pages would replace others' files or data of another preset."""
-    for name in ("index.md", *(f"{recipe.paper}.md" for recipe in recipes)):
+    for name in ("index.md", CLAIMS_PAGE, *(f"{recipe.paper}.md" for recipe in recipes)):
         page = folder / name
         if page.exists() and WRITTEN_BY not in page.read_text(encoding="utf-8", errors="replace"):
             raise BadSetting(f"{page} was not written by capbench reproduce; name another folder with --out")
@@ -100,7 +101,7 @@ def render_pages(folder: Path, registry: Registry) -> dict[str, str]:
     figures = {
         _figure_file(data, figure.id): figure_svg(figure, data) for data in found for figure in data.recipe.figures
     }
-    return {"index.md": index_page(found, stale), **pages, **figures}
+    return {"index.md": index_page(found, stale), CLAIMS_PAGE: claims_page(found, stale), **pages, **figures}
 
 
 def _data_files(folder: Path) -> list[Path]:
@@ -108,26 +109,44 @@ def _data_files(folder: Path) -> list[Path]:
 
 
 def index_page(found: Sequence[Reproduction], stale: Stale) -> str:
-    """The index: a summary, then every claim of every recipe with its verdict, counted by group."""
-    judged = [(data, each) for data in found for each in judge_claims(data)]
+    """What came out, in a minute: a summary, three figures, and how many claims of each group have each verdict."""
+    judged = _judge_all(found)
     seconds = sum(data.wall_seconds for data in found)
     parts = [
         "# Reproductions",
         "What the papers report, and what capbench measures. Written by `capbench reproduce --all` from the files in "
-        "`data/`; do not edit.",
+        f"`data/`; do not edit. [Every claim with its verdict]({CLAIMS_PAGE}).",
         summary(judged),
-        "## All claims",
+        "## In numbers",
         _tally(judged),
         f"{len(found)} recipes; their run times add up to {seconds / 60:.0f} minutes, and the elapsed time is shorter "
-        "where runs were parallel.",
-        _stale_list(stale),
+        f"where runs were parallel. {_stale_count(stale)}",
+    ]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def claims_page(found: Sequence[Reproduction], stale: Stale) -> str:
+    """Every claim of every recipe with its verdict, by group, and which recipes are stale."""
+    judged = _judge_all(found)
+    by_group = {group: [pair for pair in judged if pair[1].claim.counted_as == group] for group in GROUPS}
+    parts = [
+        "# Every claim",
+        f"{WRITTEN_BY} --all` from the files in `data/`; do not edit. [In short](index.md).",
         LEGEND.strip(),
-        *(
-            _group_section(group, [pair for pair in judged if pair[1].claim.counted_as == group], stale)
-            for group in GROUPS
-        ),
+        _stale_list(stale),
+        *(_group_section(group, pairs, stale) for group, pairs in by_group.items()),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _judge_all(found: Sequence[Reproduction]) -> list[tuple[Reproduction, JudgedClaim]]:
+    return [(data, each) for data in found for each in judge_claims(data)]
+
+
+def _stale_count(stale: Stale) -> str:
+    if not stale:
+        return ""
+    return f"{len(stale)} of them were made with code that is not today's or not recorded, and wait to be run again."
 
 
 def _tally(judged: Sequence[tuple[Reproduction, JudgedClaim]]) -> str:
@@ -172,7 +191,7 @@ def paper_page(found: Sequence[Reproduction], stale: Stale) -> str:
     parts = [
         f"# {_plain(found[0].recipe.paper)}",
         _plain(citation),
-        "Written by `capbench reproduce`; do not edit. [What the verdicts mean](index.md).",
+        "Written by `capbench reproduce`; do not edit. [What the verdicts mean](claims.md).",
         *(_section(data, stale.get(data.recipe.name, ())) for data in found),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -9,7 +9,7 @@ from functools import singledispatch
 from capbench.documents.expressions import expand_braces
 from capbench.documents.text import number
 from capbench.errors import UserError
-from capbench.studies.fit import FormFit
+from capbench.studies.fit import Estimate, FormFit
 from capbench.studies.reproduce.claim_text import published_text, short_name, value_text
 from capbench.studies.reproduce.claims import (
     Claim,
@@ -196,7 +196,8 @@ def _judge_fit(claim: FitClaim, data: Reproduction) -> MeasuredSide:
         text += f" ({best.form}: {best.held_out_error:.1%})"
     found = _fitted_value(fit, claim.parameter)
     verdict = judge_value(found, claim.published, claim.within)
-    return MeasuredSide(f"{claim.parameter} = {value_text(found)}; {text}", verdict)
+    others = [f"{p.name} = {value_text(_estimated(p))}" for p in fit.parameters if p.name != claim.parameter]
+    return MeasuredSide("; ".join([f"{claim.parameter} = {value_text(found)}", *others, text]), verdict)
 
 
 def _fitted_value(fit: FormFit, parameter: str) -> MeasuredValue:
@@ -208,6 +209,10 @@ def _fitted_value(fit: FormFit, parameter: str) -> MeasuredValue:
     if estimate is None:
         names = ", ".join([*(p.name for p in fit.parameters), *quality])
         raise NotShown(f"{fit.form} has no parameter {parameter!r}; it has {names}")
+    return _estimated(estimate)
+
+
+def _estimated(estimate: Estimate) -> MeasuredValue:
     return MeasuredValue(estimate.value, estimate.ci_low, estimate.ci_high)
 
 

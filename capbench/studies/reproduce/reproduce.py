@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from capbench.measure.options import RunOptions
 from capbench.measure.presets import RecipePreset
@@ -22,10 +23,10 @@ from capbench.studies.reproduce.forecast import (
     fit_power,
     freeze_forecasts,
 )
-from capbench.studies.reproduce.recipe import PaperRecipe
+from capbench.studies.reproduce.recipe import FOLDER, PaperRecipe
 from capbench.studies.reproduce.staleness import code_of
 from capbench.studies.reproduce.values import evaluate_at
-from capbench.studies.sweep import PlannedPoint, Point, finish_point, plan_points
+from capbench.studies.sweep import PlannedPoint, Point, SweepFile, finish_point, plan_points
 
 Freeze = Callable[[FrozenForecasts], FrozenForecasts]
 """Keeps forecasts before the runs that they predict start; returns those that count."""
@@ -122,10 +123,22 @@ def _plan(recipe: PaperRecipe, size: RecipePreset, registry: Registry, adjust: A
     return RecipePlan(
         recipe,
         tuple(
-            (name, tuple(plan_points(adjust(sweep.options()), sweep.checked_grid(), registry, f"{recipe.name}/{name}")))
+            (name, tuple(plan_points(_options(sweep, adjust), sweep.checked_grid(), registry, f"{recipe.name}/{name}")))
             for name, sweep in sweeps
         ),
     )
+
+
+def _options(sweep: SweepFile, adjust: Adjust) -> RunOptions:
+    """The options of a sweep; settings that are read from a file find those beside the built-in recipes."""
+    options = sweep.options()
+    return adjust(options.replaced(set=tuple(map(_with_file, options.set))))
+
+
+def _with_file(setting: str) -> str:
+    path, at, name = setting.partition("=@")
+    packaged = FOLDER / name
+    return f"{path}=@{packaged}" if at and not Path(name).exists() and packaged.is_file() else setting
 
 
 def _finish(

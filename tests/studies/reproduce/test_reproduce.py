@@ -6,8 +6,10 @@ import json
 import re
 import shutil
 import time
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from capbench.errors import BadDocument, UnknownName
@@ -18,6 +20,7 @@ from capbench.studies.reproduce.data import Reproduction, data_text, read_reprod
 from capbench.studies.reproduce.figure import Figure
 from capbench.studies.reproduce.judging import table_rows
 from capbench.studies.reproduce.recipe import (
+    FOLDER,
     PaperRecipe,
     RecipeSweep,
     all_recipes,
@@ -119,6 +122,7 @@ def test_a_recipe_of_the_users_is_run_judged_drawn_and_written(capbench, own: Pa
     assert re.search(r"^a table \| with a bar .*\b(does not|agrees in direction)$", done.out, re.MULTILINE)
     assert {p.name for p in out.iterdir()} == {
         "index.md",
+        "claims.md",
         "mine.md",
         "data",
         *(f"own-{f}.svg" for f in ("lines", "map", "points")),
@@ -128,7 +132,7 @@ def test_a_recipe_of_the_users_is_run_judged_drawn_and_written(capbench, own: Pa
     assert "![Accuracy &lt;b&gt;against&lt;/b&gt; heads](own-lines.svg)" in page
     assert "a table \\| with a bar" in page
     assert "Under `--preset paper`: seeds = 50" in page
-    assert "[mine](mine.md#own)" in (out / "index.md").read_text()
+    assert "[mine](mine.md#own)" in (out / "claims.md").read_text()
 
 
 def test_a_second_call_trains_nothing_and_writes_the_same_bytes(capbench, own: Path, tmp_path: Path) -> None:
@@ -328,6 +332,17 @@ def test_a_comparison_of_a_metric_with_a_maximum_says_where_its_ceiling_is(name:
             assert claim.ceiling is not None, claim.id
 
 
+@pytest.mark.parametrize("name", recipe_names())
+def test_no_two_claims_ask_for_opposite_outcomes_of_the_same_comparison(name: str) -> None:
+    """Of two such claims one agrees whatever is measured."""
+    sides = [
+        (repr((claim.sweep, claim.only, claim.y)), repr(claim.other()))
+        for claim in load_recipe(name).claims
+        if isinstance(claim, LargerClaim) and claim.counted_as != "check"
+    ]
+    assert not {(other, one) for one, other in sides} & set(sides)
+
+
 def test_a_claim_that_is_true_by_construction_is_not_counted() -> None:
     by_construction = {
         "adler2025-curves": "one-head-flat",  # the rank of one head's scores is at most d
@@ -344,6 +359,33 @@ def test_a_claim_that_is_true_by_construction_is_not_counted() -> None:
         (found,) = [each for each in load_recipe(name).claims if each.id == claim]
         assert found.counted_as == "check", name
     assert "constant" not in {claim.id for claim in load_recipe("adler2025-law").claims}
+
+
+def test_vectors_of_words_are_what_the_licence_gives() -> None:
+    """Singular vectors of log(1 + counts within five words) of its 64 most frequent words, of length 1."""
+    words = re.findall(r"[a-z]+", (ROOT / "LICENSE").read_text(encoding="utf-8").lower())
+    frequent = sorted(Counter(words).items(), key=lambda pair: (-pair[1], pair[0]))[:64]
+    index = {word: i for i, (word, _) in enumerate(frequent)}
+    counts = np.zeros((64, 64))
+    for i, word in enumerate(words):
+        for other in words[max(0, i - 5) : i]:
+            if word in index and other in index:
+                counts[index[word], index[other]] += 1
+                counts[index[other], index[word]] += 1
+    left, values, _ = np.linalg.svd(np.log1p(counts))
+    vectors = left[:, :16] * np.sqrt(values[:16])
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    stored = np.array(json.loads((FOLDER / "licence-words.json").read_text(encoding="utf-8")))
+    np.testing.assert_allclose(stored @ stored.T, vectors @ vectors.T, atol=0.01)
+    off_diagonal = (stored @ stored.T)[~np.eye(64, dtype=bool)]
+    assert (off_diagonal.mean(), off_diagonal.max()) == (pytest.approx(0.28, abs=0.01), pytest.approx(0.96, abs=0.01))
+
+
+def test_a_recipe_reads_vectors_from_the_file_beside_it(capbench, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = capbench("reproduce", "adler2025-given", "--preset", "smoke", "--out", "out")
+    assert done.code == 0, done.err
+    assert len(read_reproduction(tmp_path / "out" / DATA / "adler2025-given.json").points("words")) == 2
 
 
 def test_a_recipe_is_the_same_after_it_was_written_into_data(own: Path) -> None:
