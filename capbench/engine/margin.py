@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_map
 
 from capbench.contract.task import Criterion, Problem, Task
 from capbench.documents.result import quality_names
 from capbench.engine.stack import Named
+from capbench.engine.torch_private import tree_map
 
 HALVINGS = 40
 """Steps of the bisection for the lead: it is then known to 1e-12 of the logit scale."""

@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_map
 
 from capbench.contract.task import Problem
 from capbench.documents.result import BITS, rounded_name
 from capbench.engine.stack import Named
+from capbench.engine.torch_private import tree_map
 from capbench.engine.trials import Setup
 
 
