@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import Any
@@ -99,7 +99,8 @@ def _restored() -> Iterator[Changes]:
     """A scope after which settings and functions are as they were before."""
     settings, changes = _settings(), Changes()
     before = {setting.name: setting.read() for setting in settings}
-    functions = _functions()
+    places = _places()
+    functions = _functions(places)
     try:
         yield changes
     finally:
@@ -107,7 +108,7 @@ def _restored() -> Iterator[Changes]:
             if not _is_same(setting.read(), before[setting.name]):
                 setting.restore(before[setting.name])
                 changes.settings.append(setting.name)
-        changes.functions.extend(_restore_functions(functions))
+        changes.functions.extend(_restore_functions(places, functions))
 
 
 def _first(names: list[str]) -> str:
@@ -175,16 +176,13 @@ def _set_environment(before: Mapping[str, str]) -> None:
     os.environ.update(before)
 
 
-Place = tuple[Any, str]
-"""A module or class, and the name of one of its functions."""
+Place = tuple[Any, Mapping[str, Any], str]
+"""A module or class, its names, and the name of one of its functions."""
 
 
-def _functions() -> dict[Place, Any]:
+def _places() -> tuple[Place, ...]:
     """The functions of torch and capbench that models, tasks and the engine call, and those of built-in plugins."""
-    own = {(owner, name): vars(owner)[name] for owner, name in _torch_places()}
-    # What a class inherits may be hidden by a function of its own.
-    inherited = dict.fromkeys(_inherited_places(), ABSENT)
-    return own | inherited | _capbench_functions()
+    return _torch_places() + _capbench_places(len(sys.modules))
 
 
 @cache
@@ -193,20 +191,17 @@ def _torch_places() -> tuple[Place, ...]:
     from torch import nn
 
     modules = (torch, nn, nn.functional, nn.init, torch.linalg, torch.special, torch.fft, torch.func)
-    layers = {value for value in vars(nn).values() if isinstance(value, type)}
-    owners: tuple[Any, ...] = (*modules, torch.Tensor, *layers)
-    return tuple((owner, name) for owner in owners for name, value in vars(owner).items() if callable(value))
+    layers = [value for value in vars(nn).values() if isinstance(value, type)]
+    owners: tuple[Any, ...] = (*modules, torch.Tensor, *dict.fromkeys(layers))
+    own = [(owner, vars(owner), name) for owner in owners for name, value in vars(owner).items() if callable(value)]
+    # What a class inherits may be hidden by a function of its own.
+    names = vars(torch.Tensor)
+    return (*own, *((torch.Tensor, names, name) for name in dir(torch.Tensor) if name not in names))
 
 
-@cache
-def _inherited_places() -> tuple[Place, ...]:
-    import torch
-
-    return tuple((torch.Tensor, name) for name in dir(torch.Tensor) if name not in vars(torch.Tensor))
-
-
-def _capbench_functions() -> dict[Place, Any]:
-    """Functions and methods of capbench and its plugins, as far as they are imported."""
+@lru_cache(maxsize=1)
+def _capbench_places(_n_modules: int) -> tuple[Place, ...]:
+    """Functions and methods of capbench and its plugins, looked for again when other modules have been imported."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith(OWN_PREFIX) and module]
     classes = [
         value
@@ -215,26 +210,31 @@ def _capbench_functions() -> dict[Place, Any]:
         if isinstance(value, type) and value.__module__ == module.__name__
     ]
     kinds = (FunctionType, classmethod, staticmethod, property)
-    return {
-        (owner, name): value
+    return tuple(
+        (owner, vars(owner), name)
         for owner in (*modules, *classes)
         for name, value in vars(owner).items()
         if isinstance(value, kinds)
-    }
+    )
 
 
-def _restore_functions(before: Mapping[Place, Any]) -> list[str]:
+def _functions(places: tuple[Place, ...]) -> list[Any]:
+    """What stands at each place."""
+    return [names.get(name, ABSENT) for _, names, name in places]
+
+
+def _restore_functions(places: tuple[Place, ...], before: list[Any]) -> list[str]:
     """Puts back the functions that were replaced, and returns their names."""
-    now = {(owner, name): vars(owner).get(name, ABSENT) for owner, name in before}
-    patched = [
-        place for place, value in before.items() if now[place] is not value and not _is_by_compiler(now[place], value)
-    ]
-    for owner, name in patched:
-        if before[owner, name] is ABSENT:
+    replaced = []
+    for (owner, _, name), value, now in zip(places, before, _functions(places), strict=True):
+        if now is value or _is_by_compiler(now, value):
+            continue
+        if value is ABSENT:
             delattr(owner, name)
         else:
-            setattr(owner, name, before[owner, name])
-    return [f"{getattr(owner, '__name__', owner)}.{name}" for owner, name in patched]
+            setattr(owner, name, value)
+        replaced.append(f"{getattr(owner, '__name__', owner)}.{name}")
+    return replaced
 
 
 def _is_by_compiler(function: Any, before: Any) -> bool:

@@ -109,7 +109,7 @@ MUTATIONS = (
     Mutation(
         "replaced functions of torch not looked for",
         "capbench/registry/containment.py",
-        "changes.functions.extend(_restore_functions(functions))",
+        "changes.functions.extend(_restore_functions(places, functions))",
         "pass",
         "tests/registry/test_containment.py::test_a_plugin_that_patches_torch_is_refused_and_the_patch_undone",
     ),
