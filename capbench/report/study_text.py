@@ -31,8 +31,8 @@ def suites_text(suites: Sequence[Suite]) -> str:
     return table(rows, ("suite", "version", "parameters", ""))
 
 
-def plan_text(plan: SuitePlan) -> str:
-    """The runs of a plan in order, with the parameter count of each model and the command for that run alone."""
+def plan_text(plan: SuitePlan, registry: Registry) -> str:
+    """The runs of a plan in order, each with its command, and what the largest run of each pair would take."""
     rows = [
         (e.task, e.architecture, number(e.cell.tier), number(e.request.n_parameters), _command(e.request))
         for e in plan.cells
@@ -41,6 +41,7 @@ def plan_text(plan: SuitePlan) -> str:
         table(rows, ("task", "architecture", "target", "parameters", "command for this run")) if rows else "",
         f"{len(plan.cells)} runs",
         missing_text(plan.missing),
+        f"the largest run of each pair:\n\n{estimates_text(registry, plan.largest_jobs)}" if rows else "",
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -95,7 +96,7 @@ def estimates_text(registry: Registry, jobs: Sequence[Job]) -> str:
             number(each.most_trials),
             number(each.steps),
             "yes" if each.is_compiled else "no",
-            f"{each.bytes_per_lane / 1e6:.2g} MB" if each.bytes_per_lane else "–",
+            _memory_text(each.bytes_per_lane),
             duration(each.seconds) if each.seconds is not None else "unknown",
         )
         for job, each in zip(jobs, estimates, strict=True)
@@ -108,6 +109,15 @@ def estimates_text(registry: Registry, jobs: Sequence[Job]) -> str:
         else f"time: about {duration(seconds)}, by the runs of the same task and preset in this store"
     )
     return f"{table(rows, headers)}\n\nnothing was trained; most trials are those at the leading learning rate\n{total}"
+
+
+def _memory_text(n_bytes: int | None) -> str:
+    """Megabytes or gigabytes; a dash where nothing is trained."""
+    if n_bytes is None:
+        return "unknown"
+    if not n_bytes:
+        return "–"
+    return f"{n_bytes / 1e6:.2g} MB" if n_bytes < 1e8 else f"{n_bytes / 1e9:.2g} GB"
 
 
 def _compared(found: Sequence[Difference]) -> str:
