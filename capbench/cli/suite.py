@@ -70,8 +70,9 @@ def suite_command(
         if recheck is not None:
             plan = recheck_plan(plan, parse_share(recheck), recorded_cells(default_record_folder(), suite))
         plan = plan.shard(*part).settled_to(typed.settle)
+        text = plan_text(plan, registry) if dry_run else ""
     if dry_run:
-        click.echo(plan_text(plan))
+        click.echo(text)
         return
     with plugins_print_to_stderr(), show_study() as progress:
         default = default_record_folder() if recheck is None else default_check_folder()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import re
 import warnings
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,8 @@ def _peak(setup: Setup, slots: int, n_lanes: int) -> int:
 
 
 def _peak_without_numbers(group: TrialGroup) -> int:
+    """The peak on `meta`, of copies of the plugins: one may keep a tensor that it makes."""
+    group = replace(group, setup=copy.deepcopy(group.setup))
     with _Watch() as building:
         host, _ = build_stack(group, CPU)
     batched = Batched.untried(group.setup, host)

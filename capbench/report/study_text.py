@@ -28,8 +28,8 @@ def suites_text(suites: Sequence[Suite], width: int | None = None) -> str:
     return table(rows, ("suite", "version", "parameters", ""), width)
 
 
-def plan_text(plan: SuitePlan) -> str:
-    """The runs of a plan in order, with the parameter count of each model and the command for that run alone."""
+def plan_text(plan: SuitePlan, registry: Registry) -> str:
+    """The runs of a plan in order, each with its command, and what the largest run of each pair would take."""
     rows = [
         (e.task, e.architecture, number(e.cell.tier), number(e.request.n_parameters), _command(e.request))
         for e in plan.cells
@@ -38,6 +38,7 @@ def plan_text(plan: SuitePlan) -> str:
         table(rows, ("task", "architecture", "target", "parameters", "command for this run")) if rows else "",
         f"{len(plan.cells)} runs",
         missing_text(plan.missing),
+        f"the largest run of each pair:\n\n{estimates_text(registry, plan.largest_jobs)}" if rows else "",
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -93,7 +94,7 @@ def estimates_text(estimates: Sequence[RunEstimate], width: int | None = None) -
             number(each.most_trials),
             number(each.steps),
             "yes" if each.is_compiled else "no",
-            f"{each.bytes_per_lane / 1e6:.2g} MB" if each.bytes_per_lane else "–",
+            _memory_text(each.bytes_per_lane),
             duration(each.seconds) if each.seconds is not None else "unknown",
         )
         for each in estimates
@@ -107,6 +108,15 @@ def estimates_text(estimates: Sequence[RunEstimate], width: int | None = None) -
     )
     note = "nothing was trained; most trials are those at the leading learning rate"
     return f"{table(rows, headers, width)}\n\n{note}\n{total}"
+
+
+def _memory_text(n_bytes: int | None) -> str:
+    """Megabytes or gigabytes; a dash where nothing is trained."""
+    if n_bytes is None:
+        return "unknown"
+    if not n_bytes:
+        return "–"
+    return f"{n_bytes / 1e6:.2g} MB" if n_bytes < 1e8 else f"{n_bytes / 1e9:.2g} GB"
 
 
 def _compared(found: Sequence[Difference]) -> str:

@@ -35,8 +35,8 @@ class RunEstimate:
     most_trials: int
     """Trials at the leading learning rate at most, or all of them where the load is given."""
     steps: int
-    bytes_per_lane: int
-    """Memory that one model takes while it trains; 0 where nothing is trained."""
+    bytes_per_lane: int | None
+    """Memory that one model takes while it trains; 0 where nothing is trained, None where a step fails."""
     is_compiled: bool
     seconds: float | None
     """By the runs of this task in the store; None where there is none."""
@@ -47,6 +47,7 @@ def estimate_run(job: Job, registry: Registry, store: Store | None) -> RunEstima
     request, protocol = job.request, job.request.protocol
     groups = first_groups(request, registry)
     n_first = sum(len(group.trials) for group in groups)
+    largest = max(groups, key=lambda group: group.slots)
     is_trained = isinstance(request.solver.plugin, GradientSolver)
     return RunEstimate(
         run=job.label,
@@ -55,10 +56,17 @@ def estimate_run(job: Job, registry: Registry, store: Store | None) -> RunEstima
         n_groups=len(groups),
         most_trials=(protocol.budget or n_first) if protocol.mode in ("capacity", "minimize") else n_first,
         steps=protocol.steps,
-        bytes_per_lane=max(memory_need(g.setup, g.slots).per_lane for g in groups) if is_trained else 0,
+        bytes_per_lane=_bytes_per_lane(largest) if is_trained else 0,
         is_compiled=wants_compiled(request),
         seconds=_seconds(request, store) if store else None,
     )
+
+
+def _bytes_per_lane(group: TrialGroup) -> int | None:
+    try:
+        return memory_need(group.setup, group.slots).per_lane
+    except Exception:  # noqa: BLE001 - the plugin border: the run itself records what a step raises
+        return None
 
 
 def first_groups(request: Request, registry: Registry) -> list[TrialGroup]:

@@ -162,8 +162,12 @@ class Study:
                 yield self._record(each, 1)
 
     def run_in_threads(self) -> Iterator[FinishedJob]:
-        """Runs units in one thread each, as many at once as the backend can use: threads plan and store only."""
-        waiting, running = deque(self.units), dict[Future[list[FinishedJob]], Sequence[int]]()
+        """Runs units in one thread each, as many at once as the backend can use: threads plan and store only.
+
+        Long ones first: the rounds of a search follow each other, and workers would wait for one that starts last.
+        """
+        longest_first = sorted(self.units, key=self._work, reverse=True)
+        waiting, running = deque(longest_first), dict[Future[list[FinishedJob]], Sequence[int]]()
         n_parallel = min(self.backend.n_parallel_runs, len(self.units))
         with deferred() as interrupt, ThreadPoolExecutor(n_parallel) as pool:
             try:
@@ -183,6 +187,10 @@ class Study:
                 raise self._interrupted(f"{len(running) + 1} of them") from None
             finally:
                 interrupt.request()  # whatever ends the study ends its threads
+
+    def _work(self, unit: Sequence[int]) -> float:
+        """How long a unit takes, relative to others."""
+        return sum(expected_work(self.jobs[index].request) for index in unit)
 
     def _start(self, unit: Sequence[int]) -> str:
         for index in unit:
@@ -227,6 +235,14 @@ class Study:
             f"interrupted in {where}, {len(self.finished)} of {len(self.jobs)} runs done; all finished trials are "
             "stored: the same command continues"
         )
+
+
+def expected_work(request: Request) -> float:
+    """Steps of all trials at most, scaled by the size of the model: how long a run takes, relative to others."""
+    protocol = request.protocol
+    n_trials = (protocol.budget if protocol.mode in ("capacity", "minimize") else protocol.seeds) or 1
+    growth: float = request.n_parameters**GROWTH
+    return n_trials * max(1, len(protocol.learning_rates)) * protocol.steps * growth
 
 
 def seconds_left(finished: Sequence[FinishedJob], jobs: Sequence[Job]) -> float | None:

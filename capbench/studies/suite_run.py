@@ -60,6 +60,12 @@ class SuitePlan:
     cells: tuple[PlannedCell, ...]
     missing: tuple[MissingRecord, ...]
 
+    @property
+    def largest_jobs(self) -> list[Job]:
+        """The job of the largest tier of each pair."""
+        by_pair = {(cell.task, cell.architecture): cell for cell in self.cells}  # small tiers come first
+        return [_job(cell) for cell in by_pair.values()]
+
     def shard(self, part: int, parts: int) -> SuitePlan:
         """One of several equal parts: every n-th cell, because neighbours cost about the same."""
         return SuitePlan(self.cells[part - 1 :: parts], self.missing)

@@ -7,7 +7,10 @@ import sys
 
 import pytest
 import torch
+from pydantic import PrivateAttr
+from torch import Tensor
 
+from capbench import Problem
 from capbench.documents.result import TrialStatus
 from capbench.engine import memory
 from capbench.engine.memory import lanes_that_fit, memory_need
@@ -93,6 +96,26 @@ def test_a_peak_is_counted_without_memory_as_it_is_measured(monkeypatch: pytest.
     monkeypatch.setattr(memory, "_peak_without_numbers", refuse_numbers)
     assert [memory._peak(make_pair(), slots, 6) for slots in (64, 256)] == pytest.approx(counted, rel=0.05)
     forget_peaks()
+
+
+class Keeping(Rgr):
+    """Keeps the first tensor that it makes."""
+
+    _kept: dict[str, Tensor] = PrivateAttr(default_factory=dict)
+
+    def loss(self, outputs: Tensor, problem: Problem) -> Tensor:
+        ones = self._kept.setdefault("ones", torch.ones(outputs.shape, device=outputs.device))
+        return super().loss(outputs * ones, problem)
+
+
+def test_a_tensor_that_a_plugin_keeps_is_not_one_without_numbers() -> None:
+    task = Keeping(n_items=24, d_item=8)
+    plugins = (Configured(p, Provenance("t", "t", "0", "t"), "-") for p in (task, Mha(), Adam()))
+    setup, found = Setup(*plugins, Training(task.criterion, 50)), []
+    group = TrialGroup(setup, 256, tuple(TrialSpec(10, seed, 0.2) for seed in range(3)))
+    LocalExecutor(CPU).run([group], found.extend, lambda *_: None)
+    assert task._kept["ones"].device == CPU
+    assert all(trial.status is not TrialStatus.FAILED for trial in found)
 
 
 def test_a_small_host_does_not_limit_the_groups_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -133,6 +133,21 @@ def test_as_many_runs_as_allowed_run_at_once(finished) -> None:
         assert {trial.load for trial in each.result.trials} == {each.index + 1}
 
 
+def test_the_runs_that_take_longest_start_first(tmp_path: Path) -> None:
+    registry, listener = load_registry(), Listener()
+    wanted, started = [], []
+    for steps, n_heads in ((25, 1), (100, 1), (25, 4), (100, 1)):
+        words = (f"arch.n_heads={n_heads}",)
+        options = RunOptions(task="rgr", arch="mha", preset="smoke", at=2, seeds=2, steps=steps, set=words)
+        wanted.append(Job(f"{steps} x {n_heads}", build_request(options, registry)))
+    listener.started = lambda job, *_: started.append(job.label)  # type: ignore[method-assign]
+    store = Store(tmp_path)
+    study = jobs.Study(wanted, [[0], [1], [2], [3]], registry, store, listener, Cluster(torch.device("cpu")))
+    assert len(list(study.run_in_threads())) == 4
+    assert started == ["100 x 1", "100 x 1", "25 x 4", "25 x 1"]
+    store.close()
+
+
 def test_one_runs_failure_is_recorded_and_the_others_go_on(finished) -> None:
     def doing(load: int) -> None:
         if load == 2:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from capbench.measure.options import RunOptions
 from capbench.measure.request import build_request
 from capbench.registry.registry import load_registry
 from capbench.studies import jobs
+from capbench.studies.estimate import estimate_run
 from capbench.studies.records import read_missing
 from capbench.studies.suite import Suite, load_suite, suite_names
 from capbench.studies.suite_run import SuitePlan, make_plan, parse_shard
@@ -303,7 +305,32 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(capbench, tiny: Path) -> 
     done = capbench("suite", str(tiny), "--dry-run")
     assert "capbench run --task triples --arch mlp --preset smoke" in done.out
     assert "2 runs" in done.out
+    assert re.search(r"triples × mlp at [\d,]+ +[\d,]+ .* [\d.]+ MB +unknown", done.out), "memory, and no time yet"
     assert not Path("records").exists()
+
+
+def test_a_dry_run_does_without_the_memory_of_a_pair_that_cannot_be_trained(
+    capbench, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> object:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("capbench.studies.estimate.memory_need", refuse)
+    done = capbench("suite", str(tiny), "--dry-run")
+    assert done.code == 0
+    assert re.search(r"triples × mlp at .* unknown +unknown", done.out)
+
+
+@pytest.mark.slow
+def test_the_largest_runs_of_the_paper_suite_are_planned_without_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes build, and memory is counted: measuring it would not fit where nothing is free."""
+    monkeypatch.setattr("capbench.engine.memory.free_memory", lambda _: 0)
+    registry, suite = load_registry(), load_suite("paper").model_copy(update={"tiers": (16384,)})
+    plan = make_plan(suite, registry, ["sequences", "triples"], ["mha", "mlp", "moe", "gla"])
+    estimates = [estimate_run(job.request, registry, None) for job in plan.largest_jobs]
+    assert len(estimates) == 8
+    assert all(each.bytes_per_lane for each in estimates)
+    assert all(abs(each.n_parameters - 16384) <= 0.05 * 16384 for each in estimates)
 
 
 def test_a_new_result_replaces_the_old_record_of_its_cell(capbench, tiny: Path) -> None:
