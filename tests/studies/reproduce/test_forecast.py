@@ -14,6 +14,7 @@ from capbench.registry.registry import load_registry
 from capbench.store.store import Store
 from capbench.studies.jobs import FinishedJob, NullStudyListener
 from capbench.studies.reproduce import reproduce as reproducing
+from capbench.studies.reproduce.data import PointRecord, Reproduction, SweepRecord
 from capbench.studies.reproduce.forecast import (
     Forecast,
     FrozenForecasts,
@@ -25,6 +26,7 @@ from capbench.studies.reproduce.forecast import (
 )
 from capbench.studies.reproduce.judging import judge_claims
 from capbench.studies.reproduce.recipe import PaperRecipe, load_recipe
+from capbench.studies.reproduce.verdict import Verdict
 
 
 def test_an_exact_power_law_is_found_and_predicts_exactly() -> None:
@@ -137,3 +139,28 @@ def test_forecasts_are_frozen_before_the_held_out_runs_start_and_judge_them(tmp_
     measured = data.points("large")[0].numbers["capacity"]
     assert f"measured / predicted {measured / predicted.value:.3g}"[:24] in judged.ours
     assert json.loads(data.model_dump_json())["forecasts"]["hash"] == data.forecasts.hash
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "value", "verdict"),
+    [
+        (8.0, 12.0, 11.0, Verdict.AGREES),
+        (8.0, 12.0, 13.0, Verdict.DOES_NOT),
+        (1.0, 100.0, 11.0, Verdict.NOT_SHOWN),  # an interval that excludes little confirms nothing
+        (1.0, 100.0, 101.0, Verdict.DOES_NOT),
+    ],
+)
+def test_a_forecast_is_judged_by_its_frozen_interval(low: float, high: float, value: float, verdict: Verdict) -> None:
+    found = frozen()
+    predicted = found.forecasts[0].predictions[0].model_copy(update={"low": low, "high": high})
+    forecast = found.forecasts[0].model_copy(update={"predictions": (predicted,)})
+    point = PointRecord(values={"arch.d_mlp": "8"}, run_id="r", numbers={"capacity": value})
+    data = Reproduction(
+        size="smoke",
+        recipe=PaperRecipe.model_validate(RECIPE),
+        sweeps=(SweepRecord(id="large", points=(point,)),),
+        environment=None,
+        forecasts=found.model_copy(update={"forecasts": (forecast,)}),
+    )
+    (judged,) = judge_claims(data)
+    assert judged.verdict is verdict
