@@ -18,6 +18,8 @@ MISSING = "missing.json"
 SUITE_FILE = "SUITE.toml"
 LOG = "LOG.md"
 PUBLISHED = Path("leaderboard/records")
+FOR_THEORIES = Path("leaderboard/theories")
+"""Small records that no board ranks: they give every registered bound a cell to be judged on."""
 CHECKS = "checks"
 """The folder of the second run of some cells, beside that of the records."""
 

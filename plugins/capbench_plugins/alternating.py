@@ -147,8 +147,8 @@ def _solve(items: Tensor, others: Tensor, targets: Tensor, weights: Tensor, pres
     right = torch.einsum("ic,hij,hja->hca", items, weights * targets, others).flatten(1)
     ridge = RIDGE * normal.diagonal(dim1=1, dim2=2).mean(dim=1).clamp(min=1e-12).unsqueeze(1)  # (heads, 1)
     normal = normal + torch.diag_embed(ridge.expand(-1, d * width))
-    solved: Tensor = torch.linalg.solve(normal, right + ridge * present.flatten(1))
-    return solved.view(n_heads, d, width)
+    found: Tensor = torch.linalg.solve(normal, right + ridge * present.flatten(1))
+    return found.view(n_heads, d, width)
 
 
 def _bias_step(pairs: Pairs, logits: Tensor) -> Tensor:

@@ -38,6 +38,9 @@ from capbench.studies.reproduce.verdict import (
 )
 from capbench.studies.sweep import spelled, values_apart
 
+WIDEST_FORECAST = 2.0
+"""A forecast whose interval is wider than this factor to each side is not confirmed by a value inside it."""
+
 
 @dataclass(frozen=True)
 class TableRow:
@@ -255,6 +258,9 @@ def _judge_forecast(claim: ForecastClaim, data: Reproduction) -> MeasuredSide:
         f"{n_inside} of {len(pairs)} inside; measured / predicted {number(ratios[0])} to {number(ratios[-1])}; "
         f"{number(law.c)}·P^{law.p:.3f} ({law.p_low:.3f} to {law.p_high:.3f}), frozen {frozen.frozen}"
     )
+    widest = max(each.high / each.value for each, _ in pairs)
+    if n_inside == len(pairs) and widest > WIDEST_FORECAST:
+        raise NotShown(f"{text}; the interval is a factor of {number(widest)} wide to each side: too wide to tell")
     if n_inside == len(pairs):
         return MeasuredSide(text, Verdict.AGREES)
     is_mostly_inside = n_inside > len(pairs) / 2

@@ -20,7 +20,7 @@ from capbench.registry.registry import Registry
 from capbench.registry.settings import configure
 from capbench.store.queries import StoreQuery
 from capbench.store.store import Store, existing_store
-from capbench.studies.records import MISSING, PUBLISHED
+from capbench.studies.records import FOR_THEORIES, MISSING, PUBLISHED
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,13 @@ class MeasuredCell(RecordedCell):
 
 
 def measured_results(records: Path | None) -> Iterator[tuple[Result, str | None]]:
-    """The records of a folder; without one, the published records where they are, and the runs of the store."""
+    """The records of a folder; without one, those of leaderboard/ where it is, and the runs of the store."""
     if records is not None:
         yield from record_results(records)
         return
-    if PUBLISHED.is_dir():
-        yield from record_results(PUBLISHED)
+    for folder in (PUBLISHED, FOR_THEORIES):
+        if folder.is_dir():
+            yield from record_results(folder)
     store = existing_store()
     if store is not None:
         yield from store_results(store)
