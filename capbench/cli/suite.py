@@ -49,7 +49,8 @@ def suite_command(
     from capbench.report.progress import show_study
     from capbench.report.study_text import plan_text, suite_text, suites_text
     from capbench.report.terminal import terminal_width, text_width
-    from capbench.store.store import Store, home
+    from capbench.store.store import Store, existing_store, home
+    from capbench.studies.estimate import estimate_run
     from capbench.studies.recheck import default_check_folder, parse_share, recheck_plan, recorded_cells
     from capbench.studies.records import RecordFolder, default_record_folder
     from capbench.studies.suite import load_suite, suite_file, suite_names
@@ -70,9 +71,9 @@ def suite_command(
         if recheck is not None:
             plan = recheck_plan(plan, parse_share(recheck), recorded_cells(default_record_folder(), suite))
         plan = plan.shard(*part).settled_to(typed.settle)
-        text = plan_text(plan, registry) if dry_run else ""
+        largest = [estimate_run(job, registry, existing_store()) for job in plan.largest_jobs] if dry_run else []
     if dry_run:
-        click.echo(text)
+        click.echo(plan_text(plan, largest, terminal_width()))
         return
     with plugins_print_to_stderr(), show_study() as progress:
         default = default_record_folder() if recheck is None else default_check_folder()

@@ -28,7 +28,7 @@ def suites_text(suites: Sequence[Suite], width: int | None = None) -> str:
     return table(rows, ("suite", "version", "parameters", ""), width)
 
 
-def plan_text(plan: SuitePlan, registry: Registry) -> str:
+def plan_text(plan: SuitePlan, largest: Sequence[RunEstimate], width: int | None = None) -> str:
     """The runs of a plan in order, each with its command, and what the largest run of each pair would take."""
     rows = [
         (e.task, e.architecture, number(e.cell.tier), number(e.request.n_parameters), _command(e.request))
@@ -38,7 +38,7 @@ def plan_text(plan: SuitePlan, registry: Registry) -> str:
         table(rows, ("task", "architecture", "target", "parameters", "command for this run")) if rows else "",
         f"{len(plan.cells)} runs",
         missing_text(plan.missing),
-        f"the largest run of each pair:\n\n{estimates_text(registry, plan.largest_jobs)}" if rows else "",
+        f"the largest run of each pair:\n\n{estimates_text(largest, width)}" if rows else "",
     ]
     return "\n\n".join(part for part in parts if part)
 
