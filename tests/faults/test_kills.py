@@ -66,7 +66,7 @@ class KilledCommand:
 
 
 def run_words(home: Path) -> tuple[str, ...]:
-    return ("run", *PAIR, "--compile", "off", "--lr", "0.2", "--lr", "0.4")
+    return ("run", *PAIR, "--compile", "off", "--lr", "0.2")
 
 
 def sweep_words(home: Path) -> tuple[str, ...]:
