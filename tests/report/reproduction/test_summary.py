@@ -11,7 +11,7 @@ from capbench.studies.reproduce.judging import JudgedClaim
 from capbench.studies.reproduce.recipe import PaperRecipe, all_recipes, load_recipe
 from capbench.studies.reproduce.verdict import Verdict
 
-RECIPE = load_recipe("dana2025-heads")
+RECIPE = load_recipe("dana2025-model-width")
 
 
 def judged(headline: str, pedigree: str, verdict: Verdict) -> tuple[Reproduction, JudgedClaim]:
@@ -34,13 +34,13 @@ def judged(headline: str, pedigree: str, verdict: Verdict) -> tuple[Reproduction
     ],
 )
 def test_the_verdict_decides_the_heading(pedigree: str, verdict: Verdict, title: str, answer: str) -> None:
-    line = f"- Stated: 7 (6 to 8) ([dana2025-heads](dana2025.md#dana2025-heads)){answer}"
+    line = f"- Stated: 7 (6 to 8) ([dana2025-model-width](dana2025.md#dana2025-model-width)){answer}"
     assert summary([judged("Stated", pedigree, verdict)]).startswith(f"## {title}\n\n{line}")
 
 
 def test_only_marked_claims_and_figures_are_in_it() -> None:
     text = summary([judged("", "paper", Verdict.AGREES)])
-    assert text == f"![{RECIPE.figures[0].title}](dana2025-heads-accuracy.svg)"
+    assert text == f"![{RECIPE.figures[0].title}](dana2025-model-width-accuracy.svg)"
 
 
 def test_the_built_in_recipes_mark_three_figures_and_what_reads_in_a_minute() -> None:
