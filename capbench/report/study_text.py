@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from capbench.documents.result import MissingRecord, Result
-from capbench.documents.text import number, plain, ratio_text, table
+from capbench.documents.text import number, plain, pluralize, ratio_text, table
 from capbench.measure.document import command
 from capbench.measure.options import flag_of
 from capbench.measure.request import Request
@@ -36,7 +36,7 @@ def plan_text(plan: SuitePlan, largest: Sequence[RunEstimate], width: int | None
     ]
     parts = [
         table(rows, ("task", "architecture", "target", "parameters", "command for this run")) if rows else "",
-        f"{len(plan.cells)} runs",
+        pluralize(len(plan.cells), "run"),
         missing_text(plan.missing),
         f"the largest run of each pair:\n\n{estimates_text(largest, width)}" if rows else "",
     ]

@@ -30,13 +30,14 @@ def leaderboard_command() -> None:
 @click.option("--check", "only_check", is_flag=True, help="Write nothing; fail if README.md or a chart is stale.")
 def build_command(records: Path | None, out: Path | None, only_check: bool) -> None:
     """Write README.md, charts/ and site/ from the records."""
+    from capbench.documents.text import pluralize
     from capbench_leaderboard.build import build_board, check_board
 
     records, out = _folders(records, out)
     board = check_board(records, out) if only_check else build_board(records, out)
     _warn_broken(board.broken)
     done = "up to date" if only_check else f"written: {out / 'README.md'}, {out / 'site' / 'index.html'}"
-    click.echo(f"{len(board.entries):,} records in {len(board.tables):,} tables; {done}")
+    click.echo(f"{pluralize(len(board.entries), 'record')} in {pluralize(len(board.tables), 'table')}; {done}")
 
 
 @leaderboard_command.command("serve")

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from markupsafe import escape
 from tabulate import tabulate
 
+from capbench.documents.text import pluralize
 from capbench_leaderboard.agreement import agreement_text
 from capbench_leaderboard.charts import charted_text
 from capbench_leaderboard.ranking.board import Board
@@ -16,7 +17,6 @@ from capbench_leaderboard.ranking.ranked_tables import RankedTable, RankingGroup
 from capbench_leaderboard.record_text import (
     MAX_NAMES,
     conditions_text,
-    count_text,
     group_text,
     missing_texts,
     plain_line,
@@ -95,7 +95,7 @@ def _counts(board: Board) -> str:
     if not board.entries:
         return "There are no records yet. `capbench suite standard` makes them."
     verified = sum(board.is_verified(entry) for entry in board.entries)
-    counts = f"{count_text(len(board.entries), 'record')}, {verified:,} of them verified."
+    counts = f"{pluralize(len(board.entries), 'record')}, {verified:,} of them verified."
     return f"{counts} {agreement_text(board.agreement)}" if board.agreement else counts
 
 

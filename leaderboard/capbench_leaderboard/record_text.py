@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from capbench.contract.bound import FACTS
 from capbench.documents.result import BoundRecord, Capacity, RateWindow, Result, TierUnit, shape_fields
-from capbench.documents.text import number, plain, sign_text
+from capbench.documents.text import number, plain, pluralize, sign_text
 from capbench_leaderboard.ranking.entry import BoardEntry
 from capbench_leaderboard.ranking.measures import bits_per_element, bits_per_parameter, has_capacity, holds_in_weights
 from capbench_leaderboard.ranking.posterior import RANK_CONFIDENCE, Standing
@@ -218,16 +218,11 @@ def ranking_text(table: RankedTable) -> str:
     """How the ranks and tests of a table are to be read; empty with fewer than two ranked records."""
     if not table.n_pairs:
         return ""
-    pairs = count_text(table.n_pairs, "pair")
+    pairs = pluralize(table.n_pairs, "pair")
     ranks = f"Rank: all ranges of this table hold at once with {100 * RANK_CONFIDENCE:.0f} % probability."
     return (
         f"{ranks} Best: probability of being first. Shared seeds: tests with Holm's correction for {pairs} of records."
     )
-
-
-def count_text(count: int, noun: str) -> str:
-    """A count with its noun: 1 record, 2,000 records."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def status_text(is_self_reported: bool) -> str:

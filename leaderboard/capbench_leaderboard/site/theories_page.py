@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from capbench.contract.bound import Kind
 from capbench.documents.result import BoundRecord
-from capbench.documents.text import number
+from capbench.documents.text import number, pluralize
 from capbench.studies.theories.cells import RecordedCell
 from capbench.studies.theories.judge import judge_recorded
 from capbench.studies.theories.judged import Contradiction, LawLimits, TheoryRow
 from capbench_leaderboard.ranking.entry import BoardEntry
-from capbench_leaderboard.record_text import count_text, plain_line
+from capbench_leaderboard.record_text import plain_line
 from capbench_leaderboard.site.html_table import HtmlTable
 from capbench_leaderboard.site.pages import PageSection, SitePages
 from capbench_leaderboard.table_rows import Column, TableCell
@@ -96,7 +96,7 @@ def _bound_cells(row: TheoryRow, source: BoundRecord) -> list[TableCell]:
         TableCell(row.kind),
         TableCell(number(row.judged), row.judged),
         *_ratio_cells(row),
-        TableCell(count_text(row.gaps, "gap") if row.verdict == "gaps" else row.verdict),
+        TableCell(pluralize(row.gaps, "gap") if row.verdict == "gaps" else row.verdict),
         TableCell(source.pedigree),
         _reason_cell(row),
     ]

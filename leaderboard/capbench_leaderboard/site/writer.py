@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from capbench.documents.text import pluralize
 from capbench.errors import BadSetting
 from capbench_leaderboard.agreement import agreement_text
 from capbench_leaderboard.charts import chart_specs
@@ -21,7 +22,7 @@ from capbench_leaderboard.process_pool import ProcessPool
 from capbench_leaderboard.ranking.board import Board
 from capbench_leaderboard.ranking.ranked_tables import RankedRow
 from capbench_leaderboard.ranking.record_status import RecordCheck
-from capbench_leaderboard.record_text import count_text, plain_line, tier_text
+from capbench_leaderboard.record_text import plain_line, tier_text
 from capbench_leaderboard.site.compare_page import compare_address, compare_script
 from capbench_leaderboard.site.heat_table import heat_table
 from capbench_leaderboard.site.pages import Chart, Link, SitePages, bits_chart, front_chart, task_charts, with_pictures
@@ -140,10 +141,10 @@ def _write_overview(folder: Path, pages: SitePages, pictures: Collection[str]) -
     bits = [_drawn(bits_chart(own, plain_line(task), name, links), pictures) for task, name, own in entries]
     fronts = [_drawn(front_chart(own, plain_line(task), name, links), pictures) for task, name, own in entries]
     records, architectures = (
-        count_text(len(board.entries), "record"),
-        count_text(len(pages.architectures), "architecture"),
+        pluralize(len(board.entries), "record"),
+        pluralize(len(pages.architectures), "architecture"),
     )
-    counts = f"{records} of {architectures} on {count_text(len(pages.tasks), 'task')}"
+    counts = f"{records} of {architectures} on {pluralize(len(pages.tasks), 'task')}"
     agreed = f" {agreement_text(board.agreement)}" if board.agreement else ""
     values = {
         "title": "Leaderboard",
@@ -192,7 +193,7 @@ def _task_link(pages: SitePages, task: str) -> Link:
     """Links to a task, with its number of records and who may be first at the largest size."""
     tables = [t for t in pages.board.tables if t.group.task == task and t.rows]
     ranked = [t for t in tables if t.group.is_ranked]
-    text = count_text(sum(len(table.rows) for table in tables), "record")
+    text = pluralize(sum(len(table.rows) for table in tables), "record")
     if ranked:
         last = max(ranked, key=lambda t: (t.group.suite_version, t.group.tier))
         names = list(dict.fromkeys(plain_line(r.entry.result.architecture.name) for r in last.rows if r.may_be_first))
