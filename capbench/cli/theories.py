@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     "--records",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
-    help="Judge by the records in this folder alone. Default: leaderboard/records if it is there, and the store.",
+    help="Judge by the records in this folder alone. Default: those of leaderboard/records and leaderboard/theories if "
+    "they are there, and the store.",
 )
 @click.option(
     "--max-spread",

@@ -270,3 +270,26 @@ def test_the_command_rejects_a_wrong_law_of_a_plugin_file(capbench, tmp_path: Pa
     assert named.code == 0, named.err
     assert "dana2025.associations" in named.out
     assert "bits.per_parameter" not in named.out
+
+
+ONE_SIZE_ONLY = {"barnfield2026.top_one", "madden2024.next_token", "zhong2025.delta_rule"}
+
+
+def test_the_committed_records_give_every_registered_bound_a_cell_and_break_none(capbench, monkeypatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    done = capbench("theories", "--json")
+    assert done.code == 0, done.err
+    rows = {row["bound"]: row for row in json.loads(done.out)}
+    registered = load_registry().bounds
+    assert set(rows) == set(registered)
+    # Laws that have a cell, but not two sizes of a series with a capacity that is known from both sides.
+    assert {name for name, row in rows.items() if row["verdict"] == "untested"} <= ONE_SIZE_ONLY
+    assert [name for name, row in rows.items() if row["verdict"] in ("broken", "failed")] == []
+    assert [name for name, row in rows.items() if not row["applies"]] == []
+
+
+def test_the_page_of_the_records_for_theories_has_the_command_of_each() -> None:
+    folder = Path(__file__).parents[2] / "leaderboard/theories"
+    page = (folder / "README.md").read_text()
+    for path in folder.glob("*.json"):
+        assert f"{json.loads(path.read_text())['command']} --json > leaderboard/theories/{path.name}" in page
