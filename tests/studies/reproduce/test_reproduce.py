@@ -12,7 +12,15 @@ import pytest
 
 from capbench.errors import BadDocument, UnknownName
 from capbench.report.reproduction.page import DATA, default_page_folder, render_pages
-from capbench.studies.reproduce.claims import FitClaim, LargerClaim, RatioClaim, TableClaim, TrendClaim, ValueClaim
+from capbench.studies.reproduce.claims import (
+    FitClaim,
+    ForecastClaim,
+    LargerClaim,
+    RatioClaim,
+    TableClaim,
+    TrendClaim,
+    ValueClaim,
+)
 from capbench.studies.reproduce.data import data_text, read_reproduction
 from capbench.studies.reproduce.figure import Figure
 from capbench.studies.reproduce.recipe import (
@@ -330,7 +338,7 @@ def test_the_recipe_of_the_documents_runs_and_every_field_is_explained(capbench,
     (tmp_path / "mine.toml").write_text(toml)
     done = capbench("reproduce", str(tmp_path / "mine.toml"), "--preset", "smoke", "--out", str(tmp_path / "out"))
     assert done.code == 0, done.err
-    models = [RecipeSweep, TableClaim, ValueClaim, TrendClaim, LargerClaim, FitClaim, RatioClaim, Figure]
+    models = [RecipeSweep, TableClaim, ValueClaim, TrendClaim, LargerClaim, FitClaim, RatioClaim, ForecastClaim, Figure]
     fields = {name for model in models for name in model.model_fields} - set(PaperRecipe.model_fields)
     words = set(re.findall(r"\w+", text))
     assert fields <= words, fields - words
