@@ -37,6 +37,8 @@ SAMPLINGS = {
     "scored batches": Sampling(64, scored_batches=2),
 }
 Sabotage = Callable[[Tensor], Tensor]
+OWN_PAIR = {"trained_readout": ("bigrams", "folded_mlp")}
+"""The pair on which a solver is tried that covers few of them; the others are tried on rgr and mha."""
 SABOTAGES: dict[str, Sabotage] = {
     "a tensor of the host": lambda own: (own.unsqueeze(0) + torch.ones(1, *own.shape, dtype=own.dtype)).squeeze(0),
     "numbers of the host": lambda own: own * torch.tensor(2, dtype=own.dtype, device=own.device),
@@ -102,7 +104,7 @@ def trials_of(setup: Setup) -> tuple[TrialSpec, ...]:
 
 
 def with_solver(name: str) -> Setup:
-    return replace(make_pair("rgr", "mha"), solver=configure(REGISTRY.solver(name), "smoke", {}))
+    return replace(make_pair(*OWN_PAIR.get(name, ("rgr", "mha"))), solver=configure(REGISTRY.solver(name), "smoke", {}))
 
 
 def check_table(kind: str, name: str, counted: list[int]) -> None:

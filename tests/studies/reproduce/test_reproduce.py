@@ -15,8 +15,21 @@ import pytest
 from capbench.errors import BadDocument, UnknownName
 from capbench.registry.registry import Registry, load_registry
 from capbench.report.reproduction.page import DATA, default_page_folder, render_pages
+<<<<<<< HEAD
 from capbench.studies.reproduce.claims import FitClaim, LargerClaim, RatioClaim, TableClaim, TrendClaim, ValueClaim
 from capbench.studies.reproduce.data import Reproduction, data_text, read_reproduction
+=======
+from capbench.studies.reproduce.claims import (
+    FitClaim,
+    ForecastClaim,
+    LargerClaim,
+    RatioClaim,
+    TableClaim,
+    TrendClaim,
+    ValueClaim,
+)
+from capbench.studies.reproduce.data import data_text, read_reproduction
+>>>>>>> precision
 from capbench.studies.reproduce.figure import Figure
 from capbench.studies.reproduce.judging import table_rows
 from capbench.studies.reproduce.recipe import (
@@ -399,7 +412,7 @@ def test_the_recipe_of_the_documents_runs_and_every_field_is_explained(capbench,
     (tmp_path / "mine.toml").write_text(toml)
     done = capbench("reproduce", str(tmp_path / "mine.toml"), "--preset", "smoke", "--out", str(tmp_path / "out"))
     assert done.code == 0, done.err
-    models = [RecipeSweep, TableClaim, ValueClaim, TrendClaim, LargerClaim, FitClaim, RatioClaim, Figure]
+    models = [RecipeSweep, TableClaim, ValueClaim, TrendClaim, LargerClaim, FitClaim, RatioClaim, ForecastClaim, Figure]
     fields = {name for model in models for name in model.model_fields} - set(PaperRecipe.model_fields)
     words = set(re.findall(r"\w+", text))
     assert fields <= words, fields - words
