@@ -15,10 +15,6 @@ import pytest
 from capbench.errors import BadDocument, UnknownName
 from capbench.registry.registry import Registry, load_registry
 from capbench.report.reproduction.page import DATA, default_page_folder, render_pages
-<<<<<<< HEAD
-from capbench.studies.reproduce.claims import FitClaim, LargerClaim, RatioClaim, TableClaim, TrendClaim, ValueClaim
-from capbench.studies.reproduce.data import Reproduction, data_text, read_reproduction
-=======
 from capbench.studies.reproduce.claims import (
     FitClaim,
     ForecastClaim,
@@ -28,8 +24,7 @@ from capbench.studies.reproduce.claims import (
     TrendClaim,
     ValueClaim,
 )
-from capbench.studies.reproduce.data import data_text, read_reproduction
->>>>>>> precision
+from capbench.studies.reproduce.data import Reproduction, data_text, read_reproduction
 from capbench.studies.reproduce.figure import Figure
 from capbench.studies.reproduce.judging import table_rows
 from capbench.studies.reproduce.recipe import (
