@@ -15,6 +15,9 @@ from capbench.studies.record_log import log_text
 from capbench.studies.suite import Suite
 
 MISSING = "missing.json"
+VERIFIED, REMOVED = "verified.json", "removed.json"
+NON_RECORD_FILES = frozenset({MISSING, VERIFIED, REMOVED})
+"""Files in a folder of records that are no records: what is missing, and what happened after publication."""
 SUITE_FILE = "SUITE.toml"
 LOG = "LOG.md"
 PUBLISHED = Path("leaderboard/records")

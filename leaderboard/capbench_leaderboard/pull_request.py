@@ -10,8 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from capbench.documents.strict_json import MAX_BYTES
 from capbench.errors import BadSetting
-from capbench.studies.records import MISSING
-from capbench_leaderboard.ranking.record_status import REMOVED, VERIFIED
+from capbench.studies.records import MISSING, REMOVED, VERIFIED
 
 MOST_RECORDS = 20
 """Records in one pull request: each is verified, which takes minutes."""

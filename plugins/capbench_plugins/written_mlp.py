@@ -136,11 +136,9 @@ class TrainedReadout(Adam):
         steps: Tensor,
     ) -> None:
         """An Adam step of the read-out; the embeddings stay."""
-        names = [name for name, _ in self.layout]
-        sizes = [_size(shape) for _, shape in self.layout]
-        start = sum(sizes[: names.index("W")])
-        place = torch.arange(weights.shape[1], device=weights.device)
-        is_trained = (place >= start) & (place < start + sizes[names.index("W")])
+        parts = [(_size(shape), not name.startswith("E.")) for name, shape in self.layout]
+        parts.append((weights.shape[1] - sum(size for size, _ in parts), True))  # all of them where no layout is known
+        is_trained = torch.cat([torch.full((size,), trains, device=weights.device) for size, trains in parts])
         super().update(weights, gradient * is_trained, state, learning_rate, step, steps)
 
 

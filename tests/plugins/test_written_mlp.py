@@ -85,11 +85,8 @@ RUN = (
 
 @pytest.mark.slow
 def test_the_hybrid_trains_compiled_and_holds_more_than_counted_weights(capbench) -> None:
-    from capbench_plugins import written_mlp
-
-    plugin = ("--plugin", written_mlp.__file__)
-    hybrid = capbench(*RUN, *plugin, "--solver", "trained_readout", "--steps", "600", "--lr", "0.1", "--compile", "on")
-    coded = capbench(*RUN, *plugin, "--solver", "hand_coded")
+    hybrid = capbench(*RUN, "--solver", "trained_readout", "--steps", "600", "--lr", "0.1", "--compile", "on")
+    coded = capbench(*RUN, "--solver", "hand_coded")
     assert (hybrid.code, coded.code) == (0, 0), hybrid.err + coded.err
     trained, counted = (Result.model_validate_json(done.out) for done in (hybrid, coded))
     assert all(trial.compiled for trial in trained.trials)

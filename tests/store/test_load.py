@@ -86,7 +86,7 @@ def test_a_list_reads_the_documents_that_it_shows_and_counts_the_others(tmp_path
                                  (("results", "--trials"), "trials", 3000, "read_trial")):  # fmt: skip
         done = capbench(*words)
         assert (done.code, n_read[kind]) == (0, MOST_ROWS), done.err
-        assert done.out.rstrip().endswith(f"{n} {noun}; the latest {MOST_ROWS} are shown")
+        assert done.out.rstrip().endswith(f"{n:,} {noun}; the latest {MOST_ROWS} are shown")
     assert n_read == {"read_run": MOST_ROWS, "read_trial": MOST_ROWS}
 
 

@@ -327,7 +327,7 @@ def test_the_largest_runs_of_the_paper_suite_are_planned_without_numbers(monkeyp
     monkeypatch.setattr("capbench.engine.memory.free_memory", lambda _: 0)
     registry, suite = load_registry(), load_suite("paper").model_copy(update={"tiers": (16384,)})
     plan = make_plan(suite, registry, ["sequences", "triples"], ["mha", "mlp", "moe", "gla"])
-    estimates = [estimate_run(job.request, registry, None) for job in plan.largest_jobs]
+    estimates = [estimate_run(job, registry, None) for job in plan.largest_jobs]
     assert len(estimates) == 8
     assert all(each.bytes_per_lane for each in estimates)
     assert all(abs(each.n_parameters - 16384) <= 0.05 * 16384 for each in estimates)

@@ -22,7 +22,7 @@ from capbench_plugins.deltanet import DeltaNet
 from capbench_plugins.mlp import Mlp
 from capbench_tasks.recall import ContextRecall
 
-SMALL = {"n_pairs": 4, "n_keys": 6, "n_values": 4, "n_held_out": 200, "batch": 16}
+SMALL = {"tokens_per_pair": 2, "n_pairs": 4, "n_keys": 6, "n_values": 4, "n_held_out": 200, "batch": 16}
 
 
 def draw(load: int, **fields: int | str) -> tuple[ContextRecall, Problem]:

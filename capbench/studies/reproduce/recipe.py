@@ -135,14 +135,12 @@ def all_recipes() -> list[PaperRecipe]:
 
 
 def find_recipes(name: str) -> list[PaperRecipe]:
-    """The recipe of that name, those of the paper of that name, or the one in a .toml file."""
+    """The recipes of the paper of that name, the one recipe of that name, or the one in a .toml file."""
     if name.endswith(".toml"):
         return [read_toml(name, Path(name), PaperRecipe)]
-    if name in recipe_names():
-        return [load_recipe(name)]
     known = all_recipes()
-    of_paper = [recipe for recipe in known if recipe.paper == name]
-    if not of_paper:
+    found = [recipe for recipe in known if recipe.paper == name] or [recipe for recipe in known if recipe.name == name]
+    if not found:
         names = [*(recipe.name for recipe in known), *dict.fromkeys(recipe.paper for recipe in known)]
         raise UnknownName.among("recipe or paper", name, names, "capbench reproduce lists them; or a .toml file")
-    return of_paper
+    return found

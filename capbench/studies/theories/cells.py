@@ -20,7 +20,7 @@ from capbench.registry.registry import Registry
 from capbench.registry.settings import configure
 from capbench.store.queries import StoreQuery
 from capbench.store.store import Store, existing_store
-from capbench.studies.records import FOR_THEORIES, MISSING, PUBLISHED
+from capbench.studies.records import FOR_THEORIES, NON_RECORD_FILES, PUBLISHED
 
 MOST_BEYOND = 10
 """Multiple of a task's largest load beyond which a stated load is no measurement; bounds are not evaluated there."""
@@ -112,7 +112,7 @@ def record_results(folder: Path) -> Iterator[tuple[Result, None]]:
     if not folder.is_dir():
         raise BadDocument(f"{folder}: must be a folder of records; `capbench suite NAME --out {folder}` writes one")
     for path in sorted(folder.rglob("*.json")):
-        if path.name != MISSING:
+        if path.name not in NON_RECORD_FILES:
             yield read_result(path), None
 
 

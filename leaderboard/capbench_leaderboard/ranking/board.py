@@ -14,15 +14,13 @@ from typing import TypeVar
 from capbench.documents.result import Environment, MissingRecord
 from capbench.documents.strict_json import read_result
 from capbench.errors import BadDocument, BadSetting
-from capbench.studies.records import CHECKS, MISSING, read_missing
+from capbench.studies.records import CHECKS, MISSING, NON_RECORD_FILES, read_missing
 from capbench_leaderboard.agreement import Agreement, agreement
 from capbench_leaderboard.process_pool import ProcessPool
 from capbench_leaderboard.ranking.entry import BoardEntry, make_entry
 from capbench_leaderboard.ranking.measures import one_per_cell
 from capbench_leaderboard.ranking.ranked_tables import RankedTable, rank
 from capbench_leaderboard.ranking.record_status import (
-    REMOVED,
-    VERIFIED,
     CheckLog,
     RecordCheck,
     Removal,
@@ -33,7 +31,6 @@ from capbench_leaderboard.ranking.record_status import (
 from capbench_leaderboard.record_text import plain_line
 
 T = TypeVar("T")
-NON_RECORD_FILES = frozenset({MISSING, VERIFIED, REMOVED})
 
 
 @dataclass(frozen=True, eq=False)

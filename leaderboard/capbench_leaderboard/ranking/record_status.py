@@ -12,9 +12,7 @@ from pydantic import BaseModel
 from capbench.documents.result import Record
 from capbench.documents.strict_json import read_document
 from capbench.errors import BadSetting
-
-VERIFIED = "verified.json"
-REMOVED = "removed.json"
+from capbench.studies.records import REMOVED, VERIFIED
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -126,7 +126,7 @@ def test_a_recipe_of_the_users_is_run_judged_drawn_and_written(capbench, own: Pa
     out = tmp_path / "pages"
     done = capbench("reproduce", str(own), "--out", str(out))
     assert done.code == 0, done.err
-    assert "[8/8] own/heads arch.n_heads=6 arch.d_qk+arch.d_vo=2: " in done.err
+    assert "[8/8] own/heads arch.n_heads=" in done.err
     assert re.search(r"^a table \| with a bar .*\b(does not|agrees in direction)$", done.out, re.MULTILINE)
     assert {p.name for p in out.iterdir()} == {
         "index.md",
