@@ -59,7 +59,7 @@ def megabytes() -> float:
 
 RayCluster.submit = first_sent
 options = RunOptions(
-    "rgr", "mha", preset="smoke", at=12, rates=(0.4,), steps=50, seeds=N_TRIALS, compile_mode="off",
+    task="rgr", arch="mha", preset="smoke", at=12, rates=(0.4,), steps=50, seeds=N_TRIALS, compile_mode="off",
     executor="ray", address=sys.argv[1],
 )  # fmt: skip
 registry = load_registry()
