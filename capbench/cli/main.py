@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 import warnings
@@ -133,8 +135,15 @@ def cli(ctx: click.Context, strict_plugins: bool, plugin_files: tuple[Path, ...]
 cli.params.insert(2, plugin_file_option())
 
 
+OBJECTS_PER_COLLECTION = 20_000
+"""Importing torch makes half a million objects that stay: looking through them again and again, and once more at the
+end, took 0.7 of the 2.4 s of a stored run (Python 3.11, torch 2.13)."""
+
+
 def main() -> None:
     """Entry point of the program."""
+    gc.set_threshold(OBJECTS_PER_COLLECTION)
+    atexit.register(gc.freeze)
     _send_other_output_to_stderr()
     shown: set[str] = set()
     warnings.showwarning = lambda message, *_, **__: _show_warning(str(message), shown)
