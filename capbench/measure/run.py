@@ -139,8 +139,9 @@ def _search_extending(session: Session, around: tuple[float, float] | None, widt
 
 def _finish(session: Session, selection: Selection | None, started: float) -> Result | RunFailed:
     """The result document of a session that started at a time, stored; or why there is none."""
-    if len(session.failed()) == len(session.trials):
-        return RunFailed(f"all {len(session.trials)} trials failed; the first: {session.trials[0].reason}")
+    failure = session.failure()
+    if failure is not None:
+        return failure
     constructed = construction(session)
     if constructed is not None:
         _measure(constructed)

@@ -17,6 +17,7 @@ from capbench.engine.cost import Cost
 from capbench.engine.lane_program import program_groups
 from capbench.engine.memory import most_lanes
 from capbench.engine.trials import Setup, Training, TrialGroup, TrialSpec, group_trials
+from capbench.errors import RunFailed
 from capbench.executors.executor import Backend
 from capbench.executors.interrupts import Interrupt
 from capbench.measure.request import Request
@@ -181,6 +182,13 @@ class Session:
     def failed(self) -> list[Trial]:
         """The trials that could not be run."""
         return [trial for trial in self.trials if trial.status is TrialStatus.FAILED]
+
+    def failure(self) -> RunFailed | None:
+        """Why there is no result, where every trial failed to run."""
+        if len(self.failed()) < len(self.trials):
+            return None
+        which = "the only trial failed" if len(self.trials) == 1 else f"all {len(self.trials)} trials failed; the first"
+        return RunFailed(f"{which}: {self.trials[0].reason}")
 
     def _train(self, groups: list[TrialGroup]) -> None:
         """Trains what no other process has leased; then waits for the others, and trains what they leave undone."""

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from capbench.documents.result import Capacity, CapacityAtSteps, Protocol, Result, Selection, Trial
-from capbench.errors import RunFailed
 from capbench.measure.estimate.summary import find_threshold, leading_rate, rate_window
 from capbench.measure.estimate.threshold import Threshold
 from capbench.measure.request import Request
@@ -82,8 +81,9 @@ def _double(session: Session, open_session: Callable[[Request], Session], search
 def _search(search: Search, session: Session, near: float | None, width: float) -> None:
     """Searches near a capacity; raises RunFailed where no trial could be run."""
     search(session, None if near is None else (NEAR[0] * near, NEAR[1] * near), width)
-    if len(session.failed()) == len(session.trials):
-        raise RunFailed(f"all {len(session.trials)} trials failed; the first: {session.trials[0].reason}")
+    failure = session.failure()
+    if failure is not None:
+        raise failure
 
 
 def _threshold(session: Session) -> Threshold:

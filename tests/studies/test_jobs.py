@@ -271,7 +271,7 @@ def capbench_tasks():
     done = capbench("--plugin", str(plugin), "sweep", *words, "--lr", "0.4", "--grid", "at=4,9", "--json")
     assert done.code == 1
     assert [result["protocol"]["at"] for result in json.loads(done.out)] == [4]
-    assert "at=9: failed: all 1 trials failed; the first: ValueError: nine" in done.err
+    assert "at=9: failed: the only trial failed: ValueError: nine" in done.err
     assert calls.read_text().count("called") == 2, "in the group, and alone"
 
 
