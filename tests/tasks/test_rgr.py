@@ -359,12 +359,12 @@ CONTEXT = torch.tensor([7, 2, 9, 0])
 
 @pytest.mark.parametrize("readout", ["max", "softmax", "routed"])
 def test_a_context_is_scored_as_if_its_items_were_all_there_are(readout: str):
-    module = Mha(readout=readout).build(Relation(12, 6))
-    items = torch.randn(12, 6, generator=torch.Generator().manual_seed(0))
-    contexts = torch.zeros(2, 12).index_fill(1, CONTEXT, 1.0)
+    module = Mha(readout=readout).build(Relation(12, 6)).double()
+    items = torch.randn(12, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    contexts = torch.zeros(2, 12, dtype=torch.float64).index_fill(1, CONTEXT, 1.0)
     with torch.no_grad():
         scores = module(items, contexts).expand(2, 12, 12)[1]
-        torch.testing.assert_close(scores[CONTEXT][:, CONTEXT], module(items[CONTEXT]))
+        torch.testing.assert_close(scores[CONTEXT][:, CONTEXT], module(items[CONTEXT]), rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(("readout", "lemma_holds"), [("max", True), ("softmax", False), ("routed", False)])
